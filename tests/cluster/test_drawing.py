@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from placewright.cluster.cluster import Cluster
-from placewright.cluster.drawing import MOST_HOSTS, cluster_drawing
+from placewright.cluster.drawing import MOST_DEVICES, MOST_HOSTS, cluster_drawing
 from placewright.cluster.schema import preset_names
 
 Box = tuple[float, float, float, float]
@@ -61,9 +61,11 @@ def test_no_host_is_drawn_over_another(cluster: str | int) -> None:
     assert named <= {link.channel for link in given.links}
 
 
-def test_very_many_hosts_are_not_drawn() -> None:
+def test_very_many_hosts_or_devices_are_not_drawn() -> None:
     """Nobody could read them."""
     assert cluster_drawing(hosts(MOST_HOSTS + 1)) is None
+    devices = ", ".join(["{}"] * (MOST_DEVICES + 1))
+    assert cluster_drawing(Cluster.from_text(f"devices: [{devices}]", where="x")) is None
 
 
 def test_a_notebook_shows_the_drawing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import sqlite3
@@ -23,9 +24,16 @@ from sqlalchemy.exc import OperationalError
 
 from placewright.cli.main import every_verb
 from placewright.cli.service_operations import operations_of
+from placewright.io import boundary
 from placewright.service.app import Service, api
 from placewright.service.clusters import add_clusters
-from placewright.service.files import FileStore
+from placewright.service.files import (
+    MOST_PARTS,
+    READ_YAML_BYTES,
+    UPLOADS_AT_ONCE,
+    FileStore,
+    document_kind,
+)
 from placewright.service.flows import add_flows
 from placewright.service.jobs import Jobs
 from placewright.service.operations import offered
@@ -243,3 +251,62 @@ def test_a_full_disk_of_the_files_is_said(tmp_path: Path, monkeypatch: pytest.Mo
         assert set(answer.json()["error"]) == {"what", "where", "by", "next"}
         assert not list((tmp_path / "files").iterdir())
         assert not service.store.names()
+
+
+UPLOAD = {
+    "type": "http",
+    "method": "PUT",
+    "path": "/api/v1/files/x.json",
+    "headers": [(b"host", b"testserver")],
+    "query_string": b"",
+}
+
+
+def test_a_client_that_leaves_its_upload_is_no_error_of_the_service(tmp_path: Path) -> None:
+    """Nothing is raised, which the server would print; nothing is stored."""
+    service, guarded = made(tmp_path)
+    begun = {"type": "http.request", "body": b"{", "more_body": True}
+    messages: list[Any] = [begun, {"type": "http.disconnect"}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(guarded(dict(UPLOAD), receive, send))
+    assert sent[0]["status"] == 499
+    assert not list((tmp_path / "files").iterdir())
+    assert not service.store.names()
+
+
+def test_only_so_many_files_are_uploaded_at_a_time(tmp_path: Path) -> None:
+    """Each has a file open; clients that send nothing would take all that the system gives."""
+    service, guarded = made(tmp_path)
+    service.files._receiving |= dict.fromkeys(map(str, range(UPLOADS_AT_ONCE)), 0)
+    client = TestClient(guarded)
+    refused = client.put("/api/v1/files/x.json", content=b"{}")
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    service.files._receiving.clear()
+    assert client.put("/api/v1/files/x.json", content=b"{}").status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("name", "piece", "times"),
+    [("x.json", "[],", MOST_PARTS + 1), ("x.yaml", "- 1\n", READ_YAML_BYTES // 4 + 1)],
+)
+def test_files_that_take_long_or_much_memory_are_stored_without_a_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, piece: str, times: int
+) -> None:
+    """Three megabytes of empty lists become a hundred; YAML takes seconds for each megabyte."""
+    read: list[str] = []
+    for parse in ("parse_json", "parse_yaml"):
+        monkeypatch.setattr(boundary, parse, lambda text, where: read.append(where))
+    file = tmp_path / name
+    file.write_text(piece * times)
+    assert document_kind(file, name) == ""
+    assert not read
+    file.write_text(piece)
+    assert document_kind(file, name) == ""
+    assert read == [name]

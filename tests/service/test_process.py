@@ -13,9 +13,11 @@ import pytest
 from placewright.cli.console import ProgressLines
 from placewright.errors import InputError, RunError
 from placewright.service import process
-from placewright.service.process import JobFolder, RayJobFolder, ray_folders
+from placewright.service.process import PROGRESS, JobFolder, RayJobFolder, ray_folders
 from placewright.web.client import Client, Job
+from tests.other_user import needs_root, run_as_other_user
 from tests.planning.test_toy_wing import PackingFiles
+from tests.processes import output_of
 from tests.ray_machines import ray_machines
 from tests.service.serving import Serving
 from tests.service.test_jobs import THREE, searching, until
@@ -162,3 +164,19 @@ def test_a_cluster_that_is_not_there(
         monkeypatch.setitem(os.environ, "RAY_API_SERVER_ADDRESS", address)
     with pytest.raises(error, match=words):
         ray_folders()
+
+
+@needs_root
+def test_a_process_of_another_user_is_not_that_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though he gives it the variable: the job would never end, and its service be his."""
+    folder = JobFolder(tmp_path)
+    monkeypatch.setenv(PROGRESS, str(folder.progress))
+    script = 'print("up", flush=True)\nsys.stdin.read()'
+    other = run_as_other_user(script, tmp_path / "executed", [])
+    assert other.stdout is not None
+    assert other.stdout.readline() == "up\n"
+    assert not folder.is_running()
+    assert folder.variable(PROGRESS) is None
+    assert output_of(other) == ""

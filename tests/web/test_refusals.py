@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 
-from placewright.web.refusals import BodyBudget, Presence, Refusal
+from placewright.web.refusals import BodyBudget, Message, Presence, Refusal, body_pieces
 
 
 def test_a_budget_is_shared_and_given_back() -> None:
@@ -27,3 +30,52 @@ def test_a_client_leaves_once() -> None:
     presence.on_leave = lambda: calls.append(presence.left)
     presence.leave()
     assert calls == [True]
+
+
+class Sender:
+    """A client that sends so many pieces of a body, and nothing more until it leaves."""
+
+    def __init__(self, pieces: int, *, leaves: bool) -> None:
+        self._pieces, self._leaves = pieces, leaves
+
+    async def receive(self) -> Message:
+        """The next message."""
+        if self._pieces:
+            self._pieces -= 1
+            return {"type": "http.request", "body": b"x" * 1000, "more_body": True}
+        if not self._leaves:
+            await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+
+@pytest.mark.parametrize(("leaves", "status"), [(False, 408), (True, 499)])
+def test_a_large_body_stands_still_for_a_limited_time(leaves: bool, status: int) -> None:
+    """What has come was passed on; a client that has left is not waited for."""
+    passed = 0
+
+    async def read() -> None:
+        nonlocal passed
+        sender = Sender(3, leaves=leaves)
+        async for piece in body_pieces(sender.receive, 0.01, 1e9):
+            passed += len(piece)
+
+    with pytest.raises(Refusal) as caught:
+        asyncio.run(read())
+    assert caught.value.status == status
+    assert passed == 3000
+
+
+def test_a_large_body_may_take_longer_than_a_small_one() -> None:
+    """By its size: here half a second for a kilobyte."""
+    begun_s, passed = time.monotonic(), 0
+
+    async def read() -> None:
+        nonlocal passed
+        sender = Sender(1, leaves=False)
+        async for piece in body_pieces(sender.receive, 0.0, 2000.0):
+            passed += len(piece)
+
+    with pytest.raises(Refusal):
+        asyncio.run(read())
+    assert passed == 1000
+    assert time.monotonic() - begun_s >= 0.5

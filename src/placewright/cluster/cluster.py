@@ -73,8 +73,10 @@ class Cluster:
     @property
     def nodes(self) -> tuple[Node, ...]:
         """The hosts, in order of their first device."""
-        names = dict.fromkeys(d.node for d in self.devices)
-        return tuple(Node(n, tuple(d for d in self.devices if d.node == n)) for n in names)
+        held: dict[str, list[Device]] = {}
+        for device in self.devices:
+            held.setdefault(device.node, []).append(device)
+        return tuple(Node(name, tuple(devices)) for name, devices in held.items())
 
     @property
     def device_names(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster, Node
     from placewright.cluster.devices import Device, Link
 
-MOST_HOSTS = 24
+MOST_HOSTS, MOST_DEVICES = 24, 1000
 """That are drawn."""
 
 MOST_LABELS = 40
@@ -31,8 +31,8 @@ Point = tuple[float, float]
 
 
 def cluster_drawing(cluster: Cluster) -> str | None:
-    """A cluster as SVG; ``None`` where it has too many hosts for a drawing."""
-    if len(cluster.nodes) > MOST_HOSTS:
+    """A cluster as SVG; ``None`` where it has too many hosts or devices for a drawing."""
+    if len(cluster.nodes) > MOST_HOSTS or len(cluster.devices) > MOST_DEVICES:
         return None
     host_of = {device.name: device.node for device in cluster.devices}
     inner: dict[str, list[_Group]] = {node.name: [] for node in cluster.nodes}

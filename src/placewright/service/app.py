@@ -44,10 +44,14 @@ from placewright.service.store import (
     paged,
 )
 from placewright.version import __version__
-from placewright.web.access import COOKIE, REPORT_CONTENT
+from placewright.web.access import BODY_S, COOKIE, HINTS, REPORT_CONTENT
+from placewright.web.refusals import Refusal, body_pieces
 
 LOOK_S = 0.4
 """Between two looks for what an event stream has to say."""
+
+LEAST_RATE = 1 << 16
+"""Bytes per second of an upload after its first `BODY_S`: half a megabit."""
 
 LOG_BYTES = 1 << 18
 """Of a log, its end."""
@@ -244,6 +248,7 @@ def api(service: Service) -> FastAPI:
     app.add_exception_handler(PlacewrightError, _answer_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _answer_invalid)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _answer_http)  # type: ignore[arg-type]
+    app.add_exception_handler(Refusal, _answer_refused)  # type: ignore[arg-type]
     app.add_exception_handler(OSError, _answer_full)  # type: ignore[arg-type]
     app.add_exception_handler(Exception, _answer_unexpected)
     app.state.service = service
@@ -551,7 +556,8 @@ def _files(router: APIRouter, service: Service) -> None:
     @router.put("/files/{name}", status_code=201)
     async def upload_file(name: FileName, request: Request, owner: Owner) -> FileAnswer:
         """Store the body of the request as a file; where its name is taken it gets another."""
-        file = await service.files.receive(name, request.stream(), owner)
+        pieces = body_pieces(request.receive, BODY_S, LEAST_RATE)
+        file = await service.files.receive(name, pieces, owner)
         service.store.audit(owner, "upload", f"{file.name} {file.bytes} bytes {file.sha256}")
         return FileAnswer.model_validate(file)
 
@@ -597,6 +603,16 @@ async def _answer_invalid(request: Request, error: RequestValidationError) -> JS
     by = "" if first["type"] == "missing" else f"got {given:.200}"
     hint = "GET /api/openapi.json has the schema of every request"
     return _error(422, InputError(first["msg"], where=where, by=by, hint=hint))
+
+
+async def _answer_refused(request: Request, refusal: Refusal) -> JSONResponse:
+    """A body that does not come, or one too many; what is left of it is not read."""
+    headers = {"connection": "close"}
+    if refusal.retry_after_s is not None:
+        headers["retry-after"] = f"{refusal.retry_after_s:.0f}"
+    hint = HINTS.get(refusal.status, "")
+    error = RunError(refusal.reason, where=request.url.path[:200], hint=hint)
+    return _error(refusal.status, error, headers)
 
 
 async def _answer_full(request: Request, error: OSError) -> JSONResponse:

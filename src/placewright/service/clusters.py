@@ -77,7 +77,7 @@ def _page(service: Service, name: str) -> dict[str, Any]:
 
 
 def _drawn(cluster: Cluster) -> str:
-    too_many = "<p>It has too many hosts to be drawn; the tables have all of them.</p>"
+    too_many = "<p>It has too many hosts or devices to be drawn; the tables have all of them.</p>"
     return cluster_drawing(cluster) or too_many
 
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import re
 import shutil
+import threading
 import time
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import suppress
@@ -15,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
 from placewright.service.store import Store, StoredFile, new_id
+from placewright.web.refusals import Refusal
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 """A name that is one on every system, and no option of a command."""
@@ -28,8 +30,14 @@ ENDINGS = (
 MOST_BYTES, ALL_BYTES = 256 << 20, 8 << 30
 """Of one file, and of all together."""
 
-READ_BYTES = 16 << 20
-"""Larger files are stored without a look at what they are."""
+READ_BYTES, READ_YAML_BYTES = 16 << 20, 256 << 10
+"""Larger files are stored without a look at what they are; to read YAML takes 8 s a megabyte."""
+
+MOST_PARTS = 1 << 20
+"""Of lists and mappings in JSON that is looked at: they take up to 200 bytes each, and `[]` two."""
+
+UPLOADS_AT_ONCE = 32
+"""Each holds a file open, of which a process may have some hundreds beside its connections."""
 
 COMPANIONS = (".onnx", ".xml")
 """Models whose weights may be in another file of the same stem."""
@@ -91,8 +99,13 @@ class FileStore:
             It has no name that a file can have here.
         TooLargeError
             It is too large.
+        Refusal
+            So many are uploaded already.
         """
         check_name(name)
+        if len(self._receiving) >= UPLOADS_AT_ONCE:
+            reason = f"{UPLOADS_AT_ONCE} files are being uploaded"
+            raise Refusal(503, reason, code="uploads-full", retry_after_s=1.0)
         id, digest = new_id(), hashlib.sha256()
         part, left = self.uploads / f"{id}.part", self.total_bytes - self.store.used_bytes()
         self._receiving[id] = 0
@@ -194,13 +207,24 @@ def document_kind(path: Path, name: str) -> str:
 
     if name.endswith(COMPANIONS):
         return "model"
-    if not name.endswith((".json", ".yaml", ".yml")) or path.stat().st_size > READ_BYTES:
+    if not name.endswith((".json", ".yaml", ".yml")):
         return ""
-    with suppress(InputError, UnicodeDecodeError):
-        parse = parse_json if name.endswith(".json") else parse_yaml
-        data = parse(path.read_text(encoding="utf-8"), where=name)
+    parse, most = (
+        (parse_json, READ_BYTES) if name.endswith(".json") else (parse_yaml, READ_YAML_BYTES)
+    )
+    if path.stat().st_size > most:
+        return ""
+    with suppress(InputError, UnicodeDecodeError), _looking:
+        text = path.read_text(encoding="utf-8")
+        if text.count("[") + text.count("{") > MOST_PARTS:
+            return ""
+        data = parse(text, where=name)
         return kind_of(data, where=name) if isinstance(data, dict) else ""
     return ""
+
+
+_looking = threading.Lock()
+"""One file at a time: what becomes of sixteen megabytes takes ten times as much memory."""
 
 
 def digest(path: Path) -> str:

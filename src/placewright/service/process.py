@@ -214,8 +214,16 @@ class JobFolder:
 
 
 def _environment(pid: int | str) -> list[bytes]:
-    """The variables that a process of ours was started with; none where none is running."""
+    """The variables that a process of this user was started with; none where none is running.
+
+    Another user can give any variables to a process of his, and to a setuid program that he starts:
+    that one has his real user. Root could read them.
+    """
     try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            users = next(line.split()[1:3] for line in file if line.startswith(b"Uid:"))
+        if {*map(int, users)} != {os.geteuid()}:
+            return []
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read().split(b"\0")
     except OSError:

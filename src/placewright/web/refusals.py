@@ -14,7 +14,15 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, MutableMapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    MutableMapping,
+)
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -205,6 +213,21 @@ async def read_body(
         if size > most_bytes:
             raise Refusal(413, f"the body is more than {most_bytes} bytes", code="too-large")
     return b"".join(pieces)
+
+
+async def body_pieces(receive: Receive, limit_s: float, least_rate: float) -> AsyncIterator[bytes]:
+    """The pieces of a large body, whose client sends at `least_rate` bytes per second or faster.
+
+    Raises `Refusal`: 408: after `limit_s` fewer bytes than these have come; 499: the client has
+    left.
+    """
+    size, more, begun_s = 0, True, time.monotonic()
+    while more:
+        end_s = begun_s + limit_s + size / least_rate
+        message = await _next(receive, end_s - time.monotonic())
+        piece = message.get("body", b"")
+        more, size = message.get("more_body", False), size + len(piece)
+        yield piece
 
 
 async def _next(receive: Receive, limit_s: float) -> Message:
