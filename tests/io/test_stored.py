@@ -9,11 +9,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from placewright.errors import InputError
+from placewright.io.output import output_file
 from placewright.io.stored import read_data, write_data, write_file
+from tests.other_user import needs_root, run_as_other_user
+from tests.processes import output_of
 
 DATA = {"name": "ü", "numbers": [1, 2.5e-7, 1e-5, None], "inner": {"yes": "no"}}
 
@@ -87,6 +91,15 @@ def test_a_link_stays_one_and_a_mode_stays_too(tmp_path: Path) -> None:
     assert real.stat().st_mode & 0o777 == 0o640
 
 
+def test_a_loop_of_links_is_named(tmp_path: Path) -> None:
+    """Before anything is computed, and when it is written."""
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    assert output_file(tmp_path / "a") == tmp_path / "a"
+    with pytest.raises(InputError, match="a: cannot be written: Too many levels"):
+        write_file(tmp_path / "a", "text")
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     """With what to do."""
     with pytest.raises(InputError, match=r"nowhere/a\.json: cannot be written: No such file"):
@@ -112,3 +125,41 @@ def test_a_missing_packed_file_is_not_called_damaged(tmp_path: Path) -> None:
     (tmp_path / "graph.json.gz").write_bytes(b"")
     with pytest.raises(InputError, match=r"(?s)cannot be read: No such file.*did you mean .*graph"):
         read_data(tmp_path / "grahp.json.gz")
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """One that others may enter; pytest's they may not."""
+    with TemporaryDirectory() as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
+
+
+PLANTS = """
+folder = os.path.dirname(MARK)
+for name, mode in (("writable", 0o666), ("program", 0o4777)):
+    open(f"{folder}/{name}", "w").close()
+    os.chmod(f"{folder}/{name}", mode)
+os.symlink("../kept", f"{folder}/link")
+os.mkfifo(f"{folder}/pipe")
+"""
+
+
+@needs_root
+def test_files_of_another_user_in_a_shared_folder_get_him_nothing(open_folder: Path) -> None:
+    """Neither their modes, with which he could write programs of ours, nor where links lead."""
+    shared, kept = open_folder / "shared", open_folder / "kept"
+    kept.write_text("kept")
+    shared.mkdir()
+    shared.chmod(0o1777)
+    output_of(run_as_other_user(PLANTS, shared / "mark", []))
+    for name in ("writable", "program"):
+        found = write_file(shared / name, "new").stat()
+        assert (found.st_uid, found.st_mode & 0o7022) == (0, 0)
+    for name in ("link", "pipe"):
+        with pytest.raises(InputError, match="another user has put a link or a pipe there"):
+            write_file(shared / name, "new")
+    assert kept.read_text() == "kept"
+    (shared / "own").symlink_to(kept)
+    write_file(shared / "own", "new")
+    assert kept.read_text() == "new"

@@ -35,10 +35,13 @@ def output_file(path: Path | None) -> Path | None:
     """
     from placewright.io.boundary import named_path  # pydantic: the command line starts without it
 
-    if path is not None and named_path(path).is_dir():
+    if path is None:
+        return None
+    if named_path(path).is_dir():
         raise InputError("cannot be written: it is a folder", where=str(path), hint="name a file")
-    if path is not None and not any(os.access(p, os.W_OK) for p in (path, path.resolve().parent)):
-        code = errno.EACCES if path.resolve().parent.is_dir() else errno.ENOENT
+    folder = Path(os.path.realpath(path)).parent  # `Path.resolve` raises for a loop of links
+    if not any(os.access(p, os.W_OK) for p in (path, folder)):
+        code = errno.EACCES if folder.is_dir() else errno.ENOENT
         raise InputError(
             f"cannot be written: {os.strerror(code)}",
             where=str(path),

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import secrets
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -71,7 +72,7 @@ def write_file(path: str | Path, content: str | bytes) -> Path:
     if target.suffix == ".gz":
         data = gzip.compress(data, mtime=0)  # without the time of writing
     try:
-        _replace(target.resolve(), data)
+        _replace(target, data)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise InputError(
@@ -123,19 +124,67 @@ def _replace(target: Path, data: bytes) -> None:
     """Write a temporary file and rename it; devices and pipes are written in place."""
     # A rename would put a file in the place of /dev/stdout.
     special = target.exists() and not target.is_file()
-    if special or not os.access(target.parent, os.W_OK):
+    file = _behind_links(target)
+    if special or not os.access(file.parent, os.W_OK):
         target.write_bytes(data)
         return
+    target = file
     # In the same folder: a rename is atomic within one file system only.
     # Its own name in every call: two threads may write the same file.
     draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.new")
     try:
         draft.write_bytes(data)
-        if target.exists():
-            draft.chmod(target.stat().st_mode)
+        if (mode := _mode_of_own(target)) is not None:
+            draft.chmod(mode)
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _behind_links(path: Path) -> Path:
+    """The file that links lead to: it is replaced, and they stay.
+
+    The kernel's own protection (``fs.protected_symlinks``) is about files that are opened, and what
+    is opened here is a draft: a link in a folder of all users could lead to any file of this user.
+
+    Raises `OSError`: such a link, or a pipe, was put into such a folder by another user.
+    """
+    for _ in range(_MOST_LINKS):
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            return path
+        folder = path.parent.stat()
+        shared = folder.st_mode & _SHARED == _SHARED
+        if stat.S_ISREG(found.st_mode):
+            return path
+        if shared and found.st_uid not in (os.geteuid(), folder.st_uid):
+            by = "another user has put a link or a pipe there"
+            raise PermissionError(errno.EACCES, by, str(path))
+        if not stat.S_ISLNK(found.st_mode):
+            return path
+        path = path.parent / os.readlink(path)
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+_MOST_LINKS = 40
+"""One behind the other, as on Linux."""
+
+_SHARED = stat.S_ISVTX | stat.S_IWOTH
+"""Bits of a folder in which all users may make files, such as ``/tmp``."""
+
+
+def _mode_of_own(path: Path) -> int | None:
+    """Who may do what with a file of this user; ``None`` where there is none.
+
+    A file of another user says nothing: with the set-user-ID bit, and writable for all, what is
+    written in its place would be a program that runs as this user, and whose bytes are his.
+    """
+    with suppress(FileNotFoundError):
+        found = path.stat()
+        if found.st_uid == os.geteuid():
+            return found.st_mode & 0o777
+    return None
 
 
 def is_yaml(path: str | Path) -> bool:

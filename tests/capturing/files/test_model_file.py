@@ -33,6 +33,7 @@ def hostile(folder: Path, tensor: Any, where: str) -> Path:
     folder.mkdir()
     (folder.parent / SECRET).write_bytes(b"s" * 16)
     (folder / "linked.bin").symlink_to(folder.parent / SECRET)
+    (folder / "loop.bin").symlink_to("loop.bin")
     node = helper.make_node
     constant = node("Constant", [], ["w"], value=tensor)
     add = node("Add", ["x", "w"], ["y"], name="sum")
@@ -58,7 +59,7 @@ def hostile(folder: Path, tensor: Any, where: str) -> Path:
 
 
 @pytest.mark.parametrize("where", ["initializer", "constant", "function", "sparse"])
-@pytest.mark.parametrize("kind", ["above", "absolute", "link", "memory"])
+@pytest.mark.parametrize("kind", ["above", "absolute", "link", "loop", "memory"])
 def test_weights_outside_the_folder_are_refused_by_name(
     tmp_path: Path, where: str, kind: str
 ) -> None:
@@ -67,6 +68,7 @@ def test_weights_outside_the_folder_are_refused_by_name(
         "above": f"../{SECRET}",
         "absolute": str(tmp_path / SECRET),
         "link": "linked.bin",
+        "loop": "loop.bin",
         "memory": "*/_ORT_MEM_ADDR_/*",
     }[kind]
     path = hostile(tmp_path / "model", elsewhere("stolen", location), where)

@@ -268,7 +268,7 @@ def beside(path: Path, name: str) -> Path | None:
     try:
         file = (path.parent / name).resolve()
         folders = path.parent.resolve(), path.resolve().parent
-    except (OSError, ValueError):  # a loop of links, a NUL
+    except (OSError, ValueError, RuntimeError):  # a NUL; a loop of links, until Python 3.12
         return None
     return file if any(file.is_relative_to(folder) for folder in folders) else None
 
