@@ -587,7 +587,7 @@ def find_leftovers(shot: Shot, mark: str, folder: Path, outcome: Outcome, shared
 
 
 def _next_start(temporary: Path) -> None:
-    code = "from placewright.runtime.scratch import Scratch; Scratch().cleanup()"
+    code = "from placewright.io.scratch import Scratch; Scratch().cleanup()"
     environment = os.environ | {"TMPDIR": str(temporary)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 

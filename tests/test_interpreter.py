@@ -19,6 +19,7 @@ from placewright.interpreter import (
     python_command,
     python_environment,
 )
+from placewright.io.scratch import folder_of_process
 from tests.other_user import needs_root
 
 PACKAGES = {"cloudpickle", "numba", "numpy", "onnx", "pydantic", "ray", "rich", "scipy", "torch"}
@@ -152,7 +153,10 @@ def test_compiled_code_is_kept_where_no_other_user_can_write(
     (chosen,) = inductor_cache().values()
     assert Path(chosen).is_relative_to(tmp_path)
     assert os.stat(chosen).st_mode & 0o077 == 0
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
-    assert inductor_cache() == {}
+    for nowhere in ("/proc/none", "~nobody-here/.cache"):
+        monkeypatch.setenv("XDG_CACHE_HOME", nowhere)
+        (chosen,) = inductor_cache().values()
+        assert Path(chosen).is_relative_to(folder_of_process())
+    assert os.stat(folder_of_process()).st_mode & 0o077 == 0
     monkeypatch.setenv(INDUCTOR_CACHE, "/mine")
     assert inductor_cache() == {}

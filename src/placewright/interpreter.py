@@ -30,17 +30,23 @@ def safe_variables() -> dict[str, str]:
 def inductor_cache() -> dict[str, str]:
     """Where PyTorch's compiler keeps its files, if nothing says so: in this user's cache.
 
+    Where that cannot be written to, they last as long as this process.
+
     PyTorch makes and reads ``torchinductor_USER`` in the temporary folder, a name that others know,
     as soon as a model is traced or an optimizer takes a step.
     """
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = os.path.join(caches, "placewright", "torchinductor")
-    if INDUCTOR_CACHE in os.environ or not os.path.isabs(folder):
+    if INDUCTOR_CACHE in os.environ:
         return {}
     try:
+        if not os.path.isabs(folder):  # a user whom the system does not know
+            raise FileNotFoundError(folder)
         os.makedirs(folder, mode=0o700, exist_ok=True)
-    except OSError:  # no home: PyTorch's own place remains
-        return {}
+    except OSError:  # no home
+        from placewright.io.scratch import folder_of_process
+
+        folder = os.path.join(folder_of_process(), "torchinductor")
     return {INDUCTOR_CACHE: folder}
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from placewright.cli import sources
+from placewright.io.scratch import Scratch
 from placewright.operators import planners as planning
-from placewright.runtime.scratch import Scratch
 from tests.cli.run_cli import run_cli
 
 

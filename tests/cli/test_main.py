@@ -234,3 +234,30 @@ def test_a_full_disk_without_a_file_name_is_reported(
     output = run_cli(capsys, "devices")
     assert output.code == 1
     assert "No space left on device\n  next: free space there" in output.err
+
+
+def test_streams_that_the_caller_has_closed_are_nothing() -> None:
+    """Files that are opened meanwhile do not take their place, nor those of a process started."""
+    look = "import os, subprocess, sys; from placewright.cli import main as m; m._open_closed(); "
+    look += "print('nowhere'); print('nowhere', file=sys.stderr); "
+    look += "subprocess.run([sys.executable, '-c', 'print(1)'], check=True); "
+    look += "sys.exit([os.readlink(f'/proc/self/fd/{n}') for n in (0, 1, 2)] != ['/dev/null'] * 3)"
+    command = ["bash", "-c", 'exec "$@" <&- >&- 2>&-', "-", sys.executable, "-c", look]
+    assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_a_lack_of_memory_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is no error that nobody has foreseen."""
+
+    def refused(given: object) -> None:
+        raise MemoryError("9 TiB")
+
+    monkeypatch.setattr("placewright.cli.main._run_verb", refused)
+    with pytest.raises(SystemExit) as left:
+        main(["doctor"])
+    assert left.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: this process: there is not enough memory (9 TiB)")
+    assert "next: " in said

@@ -21,13 +21,13 @@ from placewright.deployment.model_files import (
     profile_model_file,
     unplaced_outputs,
 )
-from placewright.errors import CheckError, InputError, UnsupportedError
+from placewright.errors import CheckError, InputError, RunError, UnsupportedError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import best_single
 from placewright.planning.result import Result
 from placewright.planning.solving import judged_plan
 from placewright.runtime.model_files.contract import FilePlacement
-from placewright.runtime.model_files.onnx_sessions import OnnxSessions, parts_of
+from placewright.runtime.model_files.onnx_sessions import OnnxSessions, _by_node, parts_of
 from tests.capturing.files.models import branching, save
 from tests.cli.run_cli import run_cli
 
@@ -242,3 +242,11 @@ def test_a_plan_of_another_model_is_refused(file: ModelFile, tmp_path: Path) -> 
         pass
     with pytest.raises(InputError, match="the plan is for another graph"):
         load.placed(scattered(foreign))
+
+
+def test_a_profile_that_a_full_disk_has_cut_off_is_named(tmp_path: Path) -> None:
+    """ONNX Runtime itself says nothing of it."""
+    profile = tmp_path / "profile.json"
+    profile.write_text('[{"cat": "Node", "na')
+    with pytest.raises(RunError, match=r"profile\.json: .*not complete \(20 bytes\)"):
+        _by_node(profile)

@@ -17,6 +17,7 @@ import llvmlite.binding
 import numba
 import pytest
 from llvmlite.binding import ffi
+from numba.core import caching
 from numba.core.compiler_lock import global_compiler_lock
 
 from placewright.numerics import njit
@@ -203,3 +204,13 @@ def test_a_handler_of_the_caller_is_called_after_compiling() -> None:
         assert signal.getsignal(signal.SIGTERM) is own
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_functions_are_compiled_where_no_cache_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a home, and in an installation of another user; once it is said."""
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+    njit._warn_of_no_cache.cache_clear()
+    with pytest.warns(njit.NoCacheWarning, match="NUMBA_CACHE_DIR") as said:
+        made = [njit.njit_no_refcount(lambda x: 2 * x), njit.njit_internal(lambda x: 3 * x)]
+    assert len(said) == 1
+    assert made[0](21) == 42

@@ -435,6 +435,7 @@ def every_verb() -> Iterator[tuple[tuple[str, ...], Callable[..., None]]]:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    _open_closed()
     followed = progress_lines()
     try:
         _run_command(given)
@@ -442,6 +443,23 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if followed is not None:
             followed.end(left)
         raise
+
+
+def _open_closed() -> None:
+    """Open what the caller has closed (``>&-``) on nothing.
+
+    The first files to be opened would get its number, and what a library prints would be written
+    into them.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free; for processes that are started, too.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115  (stays)
+            setattr(sys, name, stream)
 
 
 def _run_command(given: Sequence[str]) -> NoReturn:
@@ -472,6 +490,11 @@ def _run_command(given: Sequence[str]) -> NoReturn:
         except OSError:
             leave_stdout()
         print(f"error: {_system_error(error)}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except MemoryError as error:
+        if _wants_traceback(given):
+            raise
+        print(f"error: {_no_memory(error)}", file=sys.stderr)
         raise SystemExit(1) from None
     except Exception as error:
         if _wants_traceback(given):
@@ -537,6 +560,16 @@ def _system_error(error: OSError) -> PlacewrightError:
         f"cannot be used: {error.strerror}",
         where=str(error.filename),
         hint="give a path that is there and that you may read and write",
+    )
+
+
+def _no_memory(error: MemoryError) -> PlacewrightError:
+    """More memory than there is, or than a limit allows."""
+    return RunError(
+        "there is not enough memory",
+        where="this process",
+        by=str(error)[:200],
+        hint="lower --batch, or give it more: `ulimit -v` and a container's limits count, too",
     )
 
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from placewright.capturing.guards import Guards
     from placewright.deployment.calls import Calls
     from placewright.deployment.workers import ModelWorkers
+    from placewright.io.scratch import Scratch
     from placewright.io.tensor_files import AnyTensor
     from placewright.operators.adaptive.run import AdaptiveRun
     from placewright.planning.result import Result
-    from placewright.runtime.scratch import Scratch
     from placewright.runtime.session import Session
 
 MEMORY_STEPS = 2
@@ -174,8 +174,8 @@ class LoadedModel:
 
     def keep_trained(self, run: AdaptiveRun) -> None:
         """Let workers write what they learned into files, from which later ones start."""
+        from placewright.io.scratch import Scratch
         from placewright.io.tensor_files import stored_tensors
-        from placewright.runtime.scratch import Scratch
 
         folder = Scratch()
         run.save_state(Path(folder.name))

@@ -472,8 +472,8 @@ class PlacedModel(LoadedModel):
     ) -> OperatorTraining:
         """What a trainer executes, on the workers of this model; see `trainer`."""
         from placewright.deployment.training import OperatorTraining, adaptive_run
+        from placewright.io.scratch import Scratch
         from placewright.operators.adaptive.adaptation import AdaptationPolicy
-        from placewright.runtime.scratch import Scratch
 
         load = self.workload
         if not load.graph.program.training:

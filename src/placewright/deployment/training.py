@@ -20,12 +20,12 @@ from placewright.capturing.user_optimizer import write_optimizer_state
 from placewright.deployment.export import current_weights, own_tensor
 from placewright.errors import InputError
 from placewright.graph.graph import Program
+from placewright.io.scratch import Scratch
 from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun, challengers, check_run
 from placewright.operators.adaptive.step_forms import StepForms, StepSettings
 from placewright.operators.check import Comparison
 from placewright.planning.contract import STEPS, Meter, Monitor
 from placewright.report.text import seconds
-from placewright.runtime.scratch import Scratch
 
 if TYPE_CHECKING:
     from placewright.adapt.timeline import Timeline

@@ -306,9 +306,9 @@ class PlacedTraining:
             The folder holds another model's snapshots, or another run is using it.
         """
         from placewright.adapt.training_loop import TrainingLoop
+        from placewright.io.scratch import Scratch
         from placewright.layers.adaptive import AdaptiveLayerRun
         from placewright.layers.training import LayerTraining
-        from placewright.runtime.scratch import Scratch
 
         session = self._session
         if folder is None:

@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, lockf
@@ -48,7 +49,7 @@ def _compile(**options: Any) -> Callable[[F], F]:
     """`njit`, which would compile a function again for every number written in a call to it."""
 
     def compile_plain(function: F) -> F:
-        dispatcher: Any = njit(**options)(function)
+        dispatcher = _dispatcher(function, options)
         if dispatcher is function:  # NUMBA_DISABLE_JIT=1, for a debugger
             return function
         _ignore_stale_cache(dispatcher, function.__code__.co_filename)
@@ -60,6 +61,32 @@ def _compile(**options: Any) -> Callable[[F], F]:
         return dispatcher  # type: ignore[no-any-return]
 
     return compile_plain
+
+
+def _dispatcher(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """`njit`, without a cache where there is no place for one."""
+    try:
+        return njit(**options)(function)
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+        _warn_of_no_cache()
+        return njit(**options | {"cache": False})(function)
+
+
+class NoCacheWarning(UserWarning):
+    """Compiled functions cannot be kept."""
+
+
+@cache
+def _warn_of_no_cache() -> None:
+    warnings.warn(
+        "compiled functions cannot be kept: neither Placewright's own folder nor this user's cache "
+        "(~/.cache) can be written to, so every command compiles for minutes; let "
+        "NUMBA_CACHE_DIR name a folder of this user",
+        NoCacheWarning,
+        stacklevel=2,
+    )
 
 
 def _ignore_stale_cache(dispatcher: Any, source: str) -> None:

@@ -49,10 +49,10 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, TypeVar
 
 from placewright.errors import RunError
+from placewright.io.scratch import Scratch
 from placewright.runtime.connections import Channel, Codec
 from placewright.runtime.emulation import ShapedLink
 from placewright.runtime.host import Host
-from placewright.runtime.scratch import Scratch
 from placewright.runtime.specs import Driven, Layout, WorkerSpec
 
 Method = TypeVar("Method", bound=Callable[..., Any])

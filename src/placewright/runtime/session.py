@@ -17,13 +17,13 @@ from safetensors.torch import load, load_file, save
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError, UnsupportedError, WorkerError
 from placewright.graph.graph import Graph, Program, TensorSpec
+from placewright.io.scratch import Scratch
 from placewright.io.tensor_files import AnyTensor, StoredTensor, size_of, write_tensors
 from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine, WorkerGroup
 from placewright.runtime.engines.local import Local
 from placewright.runtime.memory import explained
 from placewright.runtime.probe import link_line
-from placewright.runtime.scratch import Scratch
 from placewright.runtime.specs import PLACED_STEPS, THROUGH_HOST, Layout, through_host
 from placewright.runtime.step.devices import storable
 from placewright.runtime.step.partition import (

@@ -416,7 +416,7 @@ class PlacedSamples:
         RunError
             No node is left, or a sample was lost in a move.
         """
-        from placewright.runtime.scratch import Scratch
+        from placewright.io.scratch import Scratch
         from placewright.samples.adaptive import PLANNING_S, Adaptive
         from placewright.samples.data import deal
         from placewright.samples.training.train import read_since

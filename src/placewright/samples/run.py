@@ -25,11 +25,11 @@ import numpy as np
 
 from placewright.adapt.device_factors import device_factor
 from placewright.errors import UnknownNameError
+from placewright.io.scratch import Scratch
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context, Progress, silent
 from placewright.report.text import seconds
 from placewright.runtime import limits
-from placewright.runtime.scratch import Scratch
 from placewright.samples.data import Shard, deal
 from placewright.samples.judge import judge
 from placewright.samples.move import MoveResult, move

@@ -474,7 +474,7 @@ def test_a_stopped_worker_is_killed_so_that_ray_reports_its_death(
 WITHOUT_HEAD = """
 import subprocess, sys, threading, time
 from placewright.runtime.engines import ray_engine
-from placewright.runtime.scratch import Scratch
+from placewright.io.scratch import Scratch
 
 ray_engine.limits.HEAD_S = 1.0
 head = subprocess.Popen([sys.argv[1], "60"])

@@ -18,7 +18,7 @@ LAUNCHER = """
 import os, subprocess, sys, time
 from pathlib import Path
 from placewright.runtime.engines.ray_keeper import Keeper
-from placewright.runtime.scratch import Scratch
+from placewright.io.scratch import Scratch
 
 scratch, other = Scratch(), Scratch()
 

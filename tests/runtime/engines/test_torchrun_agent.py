@@ -18,6 +18,7 @@ from torch.distributed import HashStore, TCPStore
 from torch.distributed.distributed_c10d import PrefixStore
 
 from placewright.errors import InputError, RunError
+from placewright.io.scratch import Scratch
 from placewright.runtime.connections import LOOPBACK, AuthenticatedListener
 from placewright.runtime.engines import torchrun_agent
 from placewright.runtime.engines.torchrun_agent import (
@@ -28,7 +29,6 @@ from placewright.runtime.engines.torchrun_agent import (
     warn_of_open_rendezvous,
 )
 from placewright.runtime.host import Host
-from placewright.runtime.scratch import Scratch
 from tests.other_user import UID, needs_root
 
 CHILD = """

@@ -26,6 +26,7 @@ from placewright.capturing.updates import GivenOptimizer, Update, update_of
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, PlacewrightError
 from placewright.graph.graph import TensorSpec
+from placewright.io.scratch import Scratch
 from placewright.layers.execution.layer_module import StageOrder, WorkerStepTimes
 from placewright.layers.execution.stage_orders import (
     TracedModel,
@@ -40,7 +41,6 @@ from placewright.planning.result import Result
 from placewright.planning.solving import solve
 from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine
-from placewright.runtime.scratch import Scratch
 from placewright.runtime.session import WorkerSession
 
 if TYPE_CHECKING:

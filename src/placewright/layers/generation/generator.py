@@ -23,6 +23,7 @@ from placewright.errors import (
     WorkerError,
     WorkerLostError,
 )
+from placewright.io.scratch import Scratch
 from placewright.io.tensor_files import StoredTensor
 from placewright.layers.generation.batcher import JOINING, Arrays, Batcher, Step
 from placewright.layers.generation.stage import (
@@ -40,7 +41,6 @@ from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine, EngineName, WorkerGroup, open_engine
 from placewright.runtime.engines.torchrun_agent import served_torchrun
 from placewright.runtime.probe import LinkSeconds
-from placewright.runtime.scratch import Scratch
 from placewright.runtime.session import WorkerSession
 
 PROGRAM = "placewright.layers.generation.worker:StageWorker"

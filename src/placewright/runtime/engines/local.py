@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import RunError, WorkerError
+from placewright.io.scratch import Scratch
 from placewright.runtime import limits
 from placewright.runtime.connections import LOOPBACK, Channel, connection_between
 from placewright.runtime.engines.engine import STARTING
@@ -24,7 +25,6 @@ from placewright.runtime.engines.piped import PipedGroup
 from placewright.runtime.engines.process import WorkerProcess, start_process
 from placewright.runtime.host import Host, is_stopped, loopback
 from placewright.runtime.program import codec_of, load_program
-from placewright.runtime.scratch import Scratch
 from placewright.runtime.specs import (
     PLACED_STEPS,
     WorkerSpec,

@@ -28,11 +28,11 @@ from typing import Any, TypeVar
 
 from placewright.errors import WorkerError
 from placewright.interpreter import safe_variables
+from placewright.io.scratch import keep_multiprocessing_here, private_temporary_files
 from placewright.runtime import limits
 from placewright.runtime.connections import Channel
 from placewright.runtime.host import children_of, is_stopped
 from placewright.runtime.program import load_program, worker_main
-from placewright.runtime.scratch import keep_multiprocessing_here, private_temporary_files
 from placewright.runtime.specs import WorkerSpec
 
 TRIES = 3

@@ -41,18 +41,18 @@ from placewright.errors import (
     RunError,
     WorkerError,
 )
-from placewright.runtime import limits
-from placewright.runtime.engines.engine import STARTING, WorkerGroup
-from placewright.runtime.engines.ray_keeper import Keeper
-from placewright.runtime.host import Host, children_of, is_stopped, loopback
-from placewright.runtime.program import start_program
-from placewright.runtime.scratch import (
+from placewright.io.scratch import (
     SOCKET_PATH_BYTES,
     Scratch,
     private_temporary_files,
     remove_all,
     scratch_for_sockets,
 )
+from placewright.runtime import limits
+from placewright.runtime.engines.engine import STARTING, WorkerGroup
+from placewright.runtime.engines.ray_keeper import Keeper
+from placewright.runtime.host import Host, children_of, is_stopped, loopback
+from placewright.runtime.program import start_program
 from placewright.runtime.specs import PLACED_STEPS, WorkerSpec, emulated, worker_specs
 
 

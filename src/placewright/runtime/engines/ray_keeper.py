@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from placewright.interpreter import python_command, python_environment
+from placewright.io.scratch import sweep
 from placewright.runtime import limits
-from placewright.runtime.scratch import sweep
 
 GRACE_S = 2.0
 """What Ray's processes have to end by themselves once the launcher has ended."""

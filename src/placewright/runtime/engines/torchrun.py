@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError
+from placewright.io.scratch import Scratch
 from placewright.runtime import limits
 from placewright.runtime.connections import AuthenticatedListener, Channel, wait
 from placewright.runtime.engines.engine import STARTING
@@ -37,7 +38,6 @@ from placewright.runtime.engines.torchrun_agent import (
 )
 from placewright.runtime.host import Host, assign_ranks, loopback
 from placewright.runtime.program import codec_of
-from placewright.runtime.scratch import Scratch
 from placewright.runtime.specs import PLACED_STEPS, WorkerSpec, emulated, worker_specs
 
 _END_S = 10.0

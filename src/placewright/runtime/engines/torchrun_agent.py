@@ -62,12 +62,12 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from placewright.errors import InputError, RunError
+from placewright.io.scratch import PREFIX, remove_all
 from placewright.runtime import limits
 from placewright.runtime.connections import LOOPBACK, AuthenticatedListener, Channel, connect, wait
 from placewright.runtime.engines.process import WorkerProcess, end_fork_server
 from placewright.runtime.host import Host
 from placewright.runtime.program import CONTROL, codec_of
-from placewright.runtime.scratch import PREFIX, remove_all
 from placewright.runtime.specs import WorkerSpec
 
 

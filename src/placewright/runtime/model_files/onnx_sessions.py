@@ -31,10 +31,10 @@ import numpy as np
 from placewright.capturing.files.model_file import Array, ModelFile
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, MissingDependencyError, RunError, UnsupportedError
+from placewright.io.scratch import Scratch, private_temporary_files
 from placewright.io.stored import write_file
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime.model_files.contract import WARM_UP, FilePlacement, run_seconds, threads_of
-from placewright.runtime.scratch import Scratch, private_temporary_files
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "gpu": "CUDAExecutionProvider"}
 """Execution provider by kind of device."""
@@ -377,7 +377,16 @@ def whole_seconds(file: ModelFile, threads: int) -> float:
 def _by_node(path: Path) -> dict[str, list[float]]:
     """Kernel seconds by node, in the order of the runs."""
     found: dict[str, list[float]] = {}
-    for event in json.loads(path.read_text(encoding="utf-8")):
+    try:
+        events = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:  # ONNX Runtime says nothing of a full disk
+        raise RunError(
+            "ONNX Runtime's profile is not complete",
+            where=str(path),
+            by=f"{path.stat().st_size} bytes",
+            hint="free space there, or name another temporary folder in TMPDIR",
+        ) from None
+    for event in events:
         if event.get("cat") == "Node" and event["name"].endswith(KERNEL):
             found.setdefault(event["name"].removesuffix(KERNEL), []).append(event["dur"] * 1e-6)
     return found

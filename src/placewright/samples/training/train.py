@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save, save_file
 
 from placewright.capturing.updates import OPTIMIZER
 from placewright.errors import InputError, described
+from placewright.io.scratch import Scratch
 from placewright.io.stored import write_file
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime import limits
-from placewright.runtime.scratch import Scratch
 from placewright.samples.data import Shard
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.problem import SampleProblem

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from placewright.runtime import scratch
-from placewright.runtime.scratch import Scratch, private_temporary_files, sweep
+from placewright.io import scratch
+from placewright.io.scratch import Scratch, private_temporary_files, sweep
 from tests.other_user import needs_root, run_as_other_user
 from tests.processes import output_of
 
-HOLD = "from placewright.runtime.scratch import Scratch; s = Scratch(); print(s.name, flush=True); "
+HOLD = "from placewright.io.scratch import Scratch; s = Scratch(); print(s.name, flush=True); "
 
 FORK = """
 from multiprocessing import get_context
-from placewright.runtime.scratch import Scratch, keep_multiprocessing_here
+from placewright.io.scratch import Scratch, keep_multiprocessing_here
 keep_multiprocessing_here()
 context = get_context("forkserver")
 context.set_forkserver_preload([])
