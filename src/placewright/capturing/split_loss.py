@@ -16,7 +16,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -34,6 +34,9 @@ from placewright.errors import UnsupportedError
 
 MOST_ROWS = 32
 """Of the example that are compared, spread over it: the fewer, the more parts differ by chance."""
+
+ROWS_ALONE = 8
+"""Single rows whose divisors are compared."""
 
 STILL = (_BatchNorm, _DropoutNd, nn.RNNBase, nn.MultiheadAttention)
 """In evaluation mode while parts are compared: statistics and dropout differ between parts."""
@@ -59,6 +62,8 @@ class LossSplit:
         Why the loss cannot be split, and by how much it differs; empty if it can.
     mixes
         Whether already the outputs of the model differ.
+    fails
+        Whether model or loss raise an error for a part.
     tried
         Whether parts were compared with a whole.
     """
@@ -68,6 +73,7 @@ class LossSplit:
     inside: bool = False
     refusal: str = ""
     mixes: bool = False
+    fails: bool = False
     tried: bool = False
 
     def divisors(self, counts: Sequence[Tensor], share: float) -> list[Tensor | None]:
@@ -218,10 +224,13 @@ def split_loss(source: ModelSource) -> LossSplit:
     """
     for training in (True, False):
         with _still(source, training=training):
-            found = _Comparison(source).verdict()
+            tried = _Comparison(source)
+            found = tried.verdict()
         if found is not None:
             return found
-    return LossSplit()
+    if not tried.error or any(m.value.is_meta for each in source.members() for m in each):
+        return LossSplit()
+    return LossSplit(refusal=f"rows of the example make no batch: {tried.error}", fails=True)
 
 
 def labels_of_a_row(source: ModelSource, mean: int) -> float:
@@ -271,6 +280,7 @@ class _Comparison:
     source: ModelSource
     rows: int = field(init=False)
     whole: _Evaluated = field(init=False)
+    error: str = ""
 
     def __post_init__(self) -> None:
         given = tensors_of((self.source.inputs, self.source.targets))
@@ -299,35 +309,93 @@ class _Comparison:
             return LossSplit()
         tried = torch.linspace(0, self.rows - 1, min(self.rows, MOST_ROWS)).long()
         for rows in (tried, torch.arange(self.rows)):
-            # Every third row first: what is padded lies together.
-            taken = torch.cat([rows[::3], rows[1::3], rows[2::3]])
-            try:
-                self.whole = self._evaluated(taken)
-            except Exception:  # capturing the model names what is wrong with it
-                continue
-            return self._of_parts(taken)
+            # Every third row first: what is padded lies together. Or in order: some are sorted.
+            for taken in (torch.cat([rows[::3], rows[1::3], rows[2::3]]), rows):
+                try:
+                    self.whole = self._evaluated(taken)
+                except Exception as error:  # capturing the model names what is wrong with it
+                    self.error = f"{type(error).__name__}: {error}"[:300]
+                    continue
+                return self._of_parts(taken)
         return None
 
     def _of_parts(self, taken: Tensor) -> LossSplit | None:
         means, inside = self.whole.means, self.whole.inside > 0
         found = LossSplit("mean", tuple(means.labelled), inside)
-        if self.whole.loss.is_meta or not bool(self.whole.loss.isfinite()):
+        if self.whole.loss.is_meta:
             return found
-        parts, reasons, mixes = torch.split(taken, _sizes(len(taken))), [], True
+        if self._says_nothing():
+            loss = float(self.whole.loss)
+            return replace(found, refusal=f"the loss of the example is {loss:g}, however it is cut")
+        parts, reasons = torch.split(taken, _sizes(len(taken))), list[str]()
+        mixes = fails = True
         for reduction in ("mean", "sum"):
             shares = [len(p) / len(taken) if reduction == "mean" else 1.0 for p in parts]
             try:
                 counted, made = self._made(parts, shares)
+                fails = False
                 reason = self._difference(made, shares)
                 mixes = self._outputs_differ(made)
+            except _OddDivisorError as error:
+                counted, reason, fails = found.counted, str(error), False
             except Exception as error:
                 counted, reason = found.counted, f"{type(error).__name__} on a part: {error}"[:300]
             if not reason:
-                return LossSplit(reduction, counted, inside, tried=True)
-            reasons.append(reason)
+                chance = self._uncounted(taken, counted)
+                chance = chance or self._by_chance(taken, parts, shares, counted)
+                if not chance:
+                    return LossSplit(reduction, counted, inside, tried=True)
+            reasons.insert(0 if not reason else len(reasons), reason or chance)
         if self._is_random(taken):
             return None
-        return LossSplit("mean", found.counted, inside, reasons[0], mixes)
+        return LossSplit("mean", found.counted, inside, reasons[0], mixes, fails)
+
+    def _says_nothing(self) -> bool:
+        """Whether the loss is no number, or zero with all its gradients: any cut would fit."""
+        found = (self.whole.loss, *self.whole.gradients)
+        return not bool(self.whole.loss.isfinite()) or not any(bool(x.any()) for x in found)
+
+    def _by_chance(
+        self,
+        taken: Tensor,
+        parts: Sequence[Tensor],
+        shares: Sequence[float],
+        counted: tuple[bool, ...],
+    ) -> str:
+        """Why a way to split fits the example by chance; empty where it fits other values, too.
+
+        A mask of zeros hides a sum, and equal lengths a division by the longest.
+        """
+        other = _Comparison(replace(self.source, targets=_varied(self.source.targets)))
+        try:
+            other.whole = other._evaluated(taken)
+            if other._says_nothing():
+                return ""
+            given = [c for c, own in zip(other.whole.means.counts, counted, strict=True) if own]
+            split = LossSplit(counted=counted)
+            made = [
+                other._evaluated(part, split.divisors(given, share))
+                for part, share in zip(parts, shares, strict=True)
+            ]
+        except Exception:  # values that the loss does not take
+            return ""
+        reason = other._difference(made, shares)
+        return f"with other targets, {reason}" if reason else ""
+
+    def _uncounted(self, taken: Tensor, counted: tuple[bool, ...]) -> str:
+        """Why a divisor that is the same for all parts is no constant; empty where it is one."""
+        for row in taken[: ROWS_ALONE if not all(counted) else 0]:
+            try:
+                own = self._evaluated(row[None]).means.counts
+            except Exception:  # a row alone may be no batch
+                return ""
+            for alone, whole, adds_up in zip(own, self.whole.means.counts, counted, strict=False):
+                if not adds_up and not math.isclose(alone, whole, rel_tol=1e-6):
+                    return (
+                        f"the loss is divided by {float(whole):.6g}, of one row by "
+                        f"{float(alone):.6g}"
+                    )
+        return ""
 
     def _made(
         self, parts: Sequence[Tensor], shares: Sequence[float]
@@ -435,16 +503,35 @@ def _sizes(rows: int) -> list[int]:
     return [first, rows - first]
 
 
+class _OddDivisorError(ValueError):
+    """A divisor that neither adds up over parts nor is the same for all."""
+
+
+def _varied(targets: Any) -> Any:
+    """Targets with other numbers between 0 and 1, and other masks; labels stay as they are."""
+    drawn = torch.Generator().manual_seed(0)
+
+    def other(value: Tensor) -> Tensor:
+        random = torch.rand(value.shape, generator=drawn).to(value.device)
+        if value.is_floating_point():
+            return random.to(value.dtype)
+        return random > 0.5 if value.dtype is torch.bool else value
+
+    return refilled(targets, map(other, tensors_of(targets)))
+
+
 def _adds_up(whole: float, parts: Sequence[float]) -> bool:
     """Whether a divisor counts something of the batch; not one that is the same for every part.
 
-    Raises `ValueError` where it is neither: no weights make up for it.
+    Raises `_OddDivisorError` where it is neither: no weights make up for it.
     """
     if all(math.isclose(part, whole, rel_tol=1e-6) for part in parts):
         return False
     if math.isclose(sum(parts), whole, rel_tol=1e-6):
         return True
-    raise ValueError(f"the loss is divided by {whole:.6g}, by {' and '.join(map(repr, parts))}")
+    raise _OddDivisorError(
+        f"the loss is divided by {whole:.6g}, by {' and '.join(map(repr, parts))}"
+    )
 
 
 def _without_statistics(model: nn.Module) -> bool:

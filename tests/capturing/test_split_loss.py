@@ -1,0 +1,99 @@
+"""How a loss is split: what the example shows by chance is no way to split it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from placewright.capturing.source import Loss, ModelSource
+from placewright.capturing.split_loss import split_loss
+from placewright.capturing.value_reads import ValueReads
+
+ROWS = 8
+
+
+def source(loss_fn: Loss, targets: Any, inputs: Tensor | None = None) -> ModelSource:
+    """A linear layer with a loss."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Linear(6, 5)
+        return ModelSource(
+            model, torch.randn(ROWS, 6) if inputs is None else inputs, loss_fn, targets
+        )
+
+
+def masked_sum(outputs: Tensor, mask: Tensor) -> Tensor:
+    """A sum over the samples of a mask."""
+    return (outputs.square().sum(1) * mask).sum()
+
+
+def both(outputs: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
+    """A mean over labels, and a sum over a mask."""
+    return nn.functional.cross_entropy(outputs, targets[0]) + masked_sum(outputs, targets[1])
+
+
+def by_longest(outputs: Tensor, lengths: Tensor) -> Tensor:
+    """A sum divided by the longest length."""
+    return outputs.square().sum() / lengths.max()
+
+
+LABELS, NOTHING = torch.arange(ROWS) % 5, torch.zeros(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "targets", "why"),
+    [
+        (masked_sum, NOTHING, "the loss of the example is 0"),
+        (masked_sum, torch.full((ROWS,), torch.inf), "the loss of the example is inf"),
+        (nn.functional.cross_entropy, torch.full((ROWS,), -100), "the loss of the example is nan"),
+        (by_longest, torch.full((ROWS,), 7.0), "with other targets"),
+        (by_longest, torch.tensor([7, 7, 7, 7, 3, 3, 3, 3]), "of one row by"),
+    ],
+)
+def test_an_example_that_shows_nothing_is_no_way_to_split(
+    loss_fn: Loss, targets: Any, why: str
+) -> None:
+    """Zero, infinity, and a divisor that two parts have by chance."""
+    assert why in split_loss(source(loss_fn, targets)).refusal
+
+
+def test_a_term_that_is_zero_in_the_example_is_split_like_others() -> None:
+    """A sum beside a mean, under a mask of zeros: parts of other batches add up, too."""
+    found = split_loss(source(both, (LABELS, NOTHING)))
+    assert (found.reduction, found.counted, found.refusal) == ("sum", (True,), "")
+
+
+def test_a_batch_that_is_not_along_its_first_dimension_fails_in_parts() -> None:
+    """Time first, and a loss that knows how long each sequence is."""
+
+    def loss_fn(outputs: Tensor, targets: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        return nn.functional.ctc_loss(outputs.log_softmax(-1), *targets)
+
+    words = torch.ones(4, 2, dtype=torch.int64)
+    lengths = torch.full((4,), 12), torch.full((4,), 2)
+    with ValueReads(lambda lengths: None):
+        found = split_loss(source(loss_fn, (words, *lengths), torch.randn(12, 4, 6)))
+    assert found.fails
+    assert "on a part" in found.refusal
+
+
+def test_rows_that_must_be_sorted_are_tried_in_order() -> None:
+    """A model that takes rows in descending order of a length: its parts are sorted, too."""
+
+    class Sorted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 5)
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            if bool((lengths.diff() > 0).any()):
+                raise ValueError("lengths must be sorted")
+            out: Tensor = self.linear(x)
+            return out
+
+    given = torch.randn(ROWS, 6), torch.arange(ROWS, 0, -1)
+    found = split_loss(ModelSource(Sorted(), given, nn.functional.cross_entropy, LABELS))
+    assert found.tried
