@@ -254,3 +254,138 @@ def test_inputs_whose_first_dimension_is_no_batch_are_not_split() -> None:
     y = torch.randn(6, 3, 5)
     model = TracedModel(ModelSource(Last(), (torch.randn(6, 3, 4),), mean_square, y, "rnn"))
     assert set(inexact_layers(model)) == set(range(len(model.layers)))
+
+
+class Counting(nn.Module):
+    """Counts its samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores."""
+        self.seen.add_(x.shape[0])
+        return torch.as_tensor(self.linear(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "state"),
+    [
+        (Counting(), torch.randn(8, 6), "seen"),
+        (
+            nn.Sequential(nn.Embedding(9, 6, max_norm=0.1), nn.Linear(6, 3)),
+            torch.arange(8),
+            "0.weight",
+        ),
+    ],
+    ids=["a buffer", "an embedding with max_norm"],
+)
+def test_what_changes_the_model_itself_sees_the_whole_batch(
+    model: nn.Module, inputs: torch.Tensor, state: str
+) -> None:
+    """Parts would each change it: replicas their own copy, micro-batches one after another."""
+    traced = TracedModel(ModelSource(model, inputs, targets=torch.randn(8, 3)))
+    (reason,) = set(inexact_layers(traced).values())
+    assert f"{state!r} in place" in reason
+
+
+@pytest.mark.parametrize("layer", [nn.RNN, nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_recurrent_layers_draw_for_their_dropout_alone(layer: Any, rate: float) -> None:
+    """Without one they may be split along samples."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer(6, 3, num_layers=2, dropout=rate, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.as_tensor(self.layer(x)[0])
+
+    source = ModelSource(Net(), torch.randn(4, 5, 6), targets=torch.randn(4, 5, 3))
+    assert TracedModel(source).draws == bool(rate)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_sparse_gradients_are_refused_before_anything_starts(*, trained: bool) -> None:
+    """Adam takes none, and replicas exchange none; a table that is frozen has no gradient."""
+    model = nn.Sequential(nn.Embedding(9, 6, sparse=True), nn.Linear(6, 3))
+    model[0].requires_grad_(trained)
+    source = ModelSource(model, torch.arange(8), targets=torch.randn(8, 3))
+    if not trained:
+        assert TracedModel(source).trained() == ("model.1.weight", "model.1.bias")
+        return
+    with pytest.raises(UnsupportedError, match=r"parameter '0\.weight': a sparse") as caught:
+        TracedModel(source)
+    assert "sparse=False" in caught.value.hint
+
+
+def test_models_that_no_trace_sees_are_refused_by_name() -> None:
+    """Compiled, scripted, and lazy ones, which a trace would have initialised."""
+    x, y = torch.randn(8, 6), torch.randn(8, 3)
+    plain = nn.Linear(6, 3)
+    for model, why in (
+        (torch.compile(plain, backend="eager"), "a compiled model"),
+        (nn.Sequential(torch.jit.script(plain)), "module '0': a scripted model"),
+        (nn.Sequential(nn.LazyLinear(3)), "'0.weight': a lazy module"),
+    ):
+        with pytest.raises(InputError, match=why):
+            TracedModel(ModelSource(model, x, targets=y))
+
+
+class Wide(nn.Module):
+    """Weights of two types, and one without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8).double(), nn.Linear(8, 3)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores."""
+        return torch.as_tensor(self.last(self.first(x.double()).float()) * self.scale)
+
+
+class Adapted(nn.Module):
+    """A layer with an adapter of two small weights, whose transposes pass a cut."""
+
+    def __init__(self, width: int, outputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(width, outputs)
+        self.down, self.up = (
+            nn.Parameter(torch.ones(2, width)),
+            nn.Parameter(torch.ones(outputs, 2)),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of both."""
+        return torch.as_tensor(self.layer(x)) + x @ self.down.T @ self.up.T
+
+
+@pytest.mark.parametrize(
+    ("net", "zero_stage", "why"),
+    [
+        (Wide(), 1, "of several types"),
+        (Wide(), 3, "without dimensions"),
+        (
+            nn.Sequential(Adapted(6, 8), nn.ReLU(), Adapted(8, 3)),
+            3,
+            "passes from one layer to the next",
+        ),
+    ],
+    ids=["types", "scalar", "views"],
+)
+def test_weights_that_pytorch_cannot_divide_are_refused(
+    net: nn.Module, zero_stage: int, why: str
+) -> None:
+    """By name, before workers raise an error of PyTorch's; without ZeRO they are trained."""
+    model = TracedModel(ModelSource(net, torch.randn(8, 6), targets=torch.randn(8, 3)))
+    both = (Replica((0,), 4), Replica((1,), 4))
+    stage = Stage(0, len(model.layers) - 1, both, zero_stage=zero_stage)
+    with pytest.raises(UnsupportedError, match=why) as caught:
+        demand_executable(model, LayerPlan((stage,)), 2, exact=True)
+    assert "stage 0" in str(caught.value)
+    plain = LayerPlan((replace(stage, zero_stage=0),))
+    demand_executable(model, plan=plain, workers=2, exact=True)

@@ -306,3 +306,139 @@ def test_a_layer_whose_output_is_detached_is_not_waited_for(zero_stage: int) -> 
         trainer.finish()
     for name, value in eager.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], value, rtol=0, atol=1e-5)
+
+
+class Named(nn.Module):
+    """Inputs by name, a number among them, and a scale that may be left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(*WIDTHS[:2]), nn.Linear(*WIDTHS[1:])
+        self.scale, self.scales = nn.Parameter(torch.ones(WIDTHS[-1])), True
+        self.register_buffer("ones", torch.ones(()).expand(WIDTHS[-1]))
+
+    def forward(self, a: Tensor, b: Tensor, times: float = 1.0) -> Tensor:
+        """The second input counts twice, less."""
+        out: Tensor = self.second(self.first(a - 2 * b).relu()) * self.ones
+        return times * out * self.scale if self.scales else 2 * times * out
+
+
+def named_loss(outputs: Tensor, targets: dict[str, Tensor]) -> Tensor:
+    """Two terms of unlike weights."""
+    return loss_fn(outputs, targets["one"]) + 3 * loss_fn(outputs, targets["other"])
+
+
+def test_batches_are_read_by_name_and_hold_their_numbers() -> None:
+    """In any order of keys; another number than the example's is refused, as a program holds it."""
+    model = Named()
+    eager = copy.deepcopy(model)
+    inputs, targets = {"a": X, "b": X.flip(0), "times": 1.0}, {"one": Y, "other": -Y}
+    mine, its = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, eager))
+    other = {k: inputs[k] for k in ("b", "times", "a")}
+    how = {"loss_fn": named_loss, "targets": targets, "optimizer": mine, "trials": False}
+    with (
+        train(model, inputs, TWO, plan=ONE, **how) as placed,
+        placed.trainer(adapt=False) as trainer,
+    ):
+        for given in (inputs, other):
+            trainer.step(given, dict(reversed(targets.items())))
+        with pytest.raises(InputError, match=r"input 2 differs.*2.0, the example has 1.0"):
+            trainer.step({**inputs, "times": 2.0}, targets)
+    for _ in range(2):
+        its.zero_grad()
+        named_loss(eager(**inputs), targets).backward()
+        its.step()
+    for one, right in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(one, right)
+
+
+def test_what_no_layer_reads_any_more_keeps_what_it_had_learned() -> None:
+    """A weight and its moments that are left out for two steps, and taken up again."""
+    model, inputs, targets = Named(), {"a": X, "b": X.flip(0)}, {"one": Y, "other": -Y}
+    eager = copy.deepcopy(model)
+    mine, its = (torch.optim.Adam(m.parameters(), lr=0.1) for m in (model, eager))
+    how = {"loss_fn": named_loss, "targets": targets, "optimizer": mine, "trials": False}
+    uses = (True, True, False, False, True)
+    with (
+        train(model, inputs, TWO, plan=ONE, **how) as placed,
+        placed.trainer(adapt=False) as trainer,
+    ):
+        for use in uses:
+            model.scales = use
+            trainer.step(inputs, targets)
+    for use in uses:
+        eager.scales = use
+        its.zero_grad()
+        named_loss(eager(**inputs), targets).backward()
+        its.step()
+    for one, right in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(one, right)
+    _equal_states(mine, its)
+
+
+class Spectral(nn.Module):
+    """Layers on the frequencies of a signal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTHS[0], 8), nn.Linear(5, WIDTHS[-1])
+        self.inner = nn.Linear(5, 5, dtype=torch.complex64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of the absolute values."""
+        out: Tensor = self.last(self.inner(torch.fft.rfft(self.first(x))).abs())
+        return out
+
+
+def test_complex_values_have_gradients_across_a_cut() -> None:
+    """Between stages of a pipeline they went no further back."""
+    model = Spectral()
+    eager = copy.deepcopy(model)
+    stages = (Stage(0, 0, (Replica((0,), 4),)), Stage(1, 2, (Replica((1,), 4),)))
+    mine = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        _placed(model, mine, LayerPlan(stages, micro_batches=2)) as placed,
+        placed.trainer(adapt=False) as trainer,
+    ):
+        trainer.step(X, Y)
+    loss_fn(eager(X), Y).backward()
+    for one, right in zip(model.parameters(), eager.parameters(), strict=True):
+        assert right.grad is not None
+        torch.testing.assert_close(one, right - 0.1 * right.grad, rtol=1e-4, atol=1e-6)
+
+
+class Speech(nn.Module):
+    """A recurrent network with time first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.GRU(6, 8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logarithms of probabilities."""
+        return torch.as_tensor(self.last(self.layer(x)[0])).log_softmax(-1)
+
+
+def spoken(outputs: Tensor, targets: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """CTC, which knows how long each sequence is."""
+    return nn.functional.ctc_loss(outputs, *targets)
+
+
+def test_a_batch_that_no_part_can_be_taken_of_is_measured_and_trained_whole() -> None:
+    """With time first, parts of it end in the loss's own error."""
+    model, x = Speech(), torch.randn(12, 4, 6)
+    words = torch.tensor([[1, 2, 3], [4, 1, 2], [3, 4, 1], [2, 3, 4]])
+    targets = words, torch.full((4,), 12), torch.tensor([3, 2, 1, 3])
+    eager = copy.deepcopy(model)
+    mine = torch.optim.SGD(model.parameters(), lr=0.1)
+    how = {"loss_fn": spoken, "targets": targets, "optimizer": mine, "time_limit_s": 1.0}
+    with (
+        train(model, x, TWO, trials=False, **how) as placed,
+        placed.trainer(adapt=False) as trainer,
+    ):
+        assert [sum(stage.shares) for stage in placed.plan.stages] == [12] * len(placed.plan.stages)
+        trainer.step(x, targets)
+    spoken(eager(x), targets).backward()
+    for one, right in zip(model.parameters(), eager.parameters(), strict=True):
+        assert right.grad is not None
+        torch.testing.assert_close(one, right - 0.1 * right.grad, rtol=1e-4, atol=1e-6)

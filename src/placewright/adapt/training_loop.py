@@ -33,6 +33,7 @@ from placewright.adapt.timeline import QUIET, Timeline, event_text
 from placewright.capturing.guards import Changes, Guards, changed_model
 from placewright.capturing.program_calls import set_random_state
 from placewright.capturing.read_watch import ReadWatch, read_newest
+from placewright.capturing.state import is_expanded
 from placewright.errors import InputError, UnsupportedError
 from placewright.io.arguments import checked
 
@@ -113,7 +114,8 @@ class TrainingProgram(ABC, Generic[Run]):
         learned = self.learned(state)
         with torch.no_grad():
             for name, member in self.members():
-                if name in learned:
+                # An expanded tensor has one place for several values: no step can change it.
+                if name in learned and not is_expanded(member):
                     member.copy_(learned[name])
         self.write_optimizer(state)
 

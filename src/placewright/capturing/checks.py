@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import is_lazy
 
 from placewright.capturing.lowered import input_name
 from placewright.capturing.python_state import Container, PythonState
@@ -44,6 +45,31 @@ def check_parameters(source: ModelSource) -> None:
                 where=f"model {type(source.model).__name__}, parameter {member.key!r}",
                 hint="remove the hook, or do what it does in forward",
             )
+
+
+def check_plain(source: ModelSource) -> None:
+    """Refuse compiled and scripted modules, whose code a trace cannot see, and uninitialised ones.
+
+    Raises `InputError`: a lazy module has not been called yet; a trace would initialise it.
+    """
+    name = type(source.model).__name__
+    for path, module in source.model.named_modules():
+        compiled = hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
+        if compiled or isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedError(
+                "a compiled model" if compiled else "a scripted model",
+                where=f"model {name}" + (f", module {path!r}" if path else ""),
+                hint="give the plain module that it was made from: workers execute a program of "
+                "their own",
+            )
+    for role, members in zip(("parameter", "buffer"), source.members(), strict=True):
+        for member in members:
+            if is_lazy(member.value):
+                raise InputError(
+                    "a lazy module has not seen its first input yet",
+                    where=f"model {name}, {role} {member.key!r}",
+                    hint="call the model once before it is captured",
+                )
 
 
 def sparse(value: Tensor, where: str) -> UnsupportedError:

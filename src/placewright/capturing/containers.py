@@ -85,6 +85,24 @@ def in_order_of(example: Any, tree: Any) -> Any:
     return tree
 
 
+def demand_constants(example: Any, tree: Any, role: str) -> None:
+    """Raise `InputError` where a batch has other values beside tensors than the example.
+
+    `role`: ``input`` or ``target``.
+    """
+    known, found = dict(constants_of(example)), dict(constants_of(tree))
+    for path in dict.fromkeys((*known, *found)):
+        values = [repr(x[path]) if path in x else "a tensor" for x in (found, known)]
+        if values[0] != values[1]:
+            raise InputError(
+                f"{role} {path} differs from the example's".replace("  ", " "),
+                where="Trainer.step",
+                by=f"{values[0]}, the example has {values[1]}",
+                hint="what is no tensor is a constant of the captured step: make a tensor "
+                "of it, or place the model with such an example",
+            )
+
+
 def refilled(tree: Any, values: Iterator[Any]) -> Any:
     """A copy of the containers with `values` in the place of the tensors, in order."""
     leaves, spec = tree_flatten(tree)

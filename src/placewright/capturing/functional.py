@@ -44,7 +44,6 @@ from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.fx import traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, make_fx
-from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -53,6 +52,7 @@ from placewright.capturing.checks import (
     changed_in_place,
     check_constants,
     check_operations,
+    check_plain,
     check_repeatable,
     python_draws_refused,
     python_generators_kept,
@@ -75,7 +75,7 @@ from placewright.capturing.rewrites import (
 )
 from placewright.capturing.source import Loss, ModelAndLoss, ModelSource
 from placewright.capturing.value_reads import ValueReads, batches_counted
-from placewright.errors import InputError, PlacewrightError, Terminated, UnsupportedError
+from placewright.errors import PlacewrightError, Terminated, UnsupportedError
 from placewright.graph.graph import Role
 from placewright.numerics.collector import collector_paused
 
@@ -563,7 +563,7 @@ def step_inputs(source: ModelSource, *, scaled: bool = False) -> StepInputs:
     The last one is the number by which a `scaled` loss is multiplied. What is no tensor inside of
     inputs and targets becomes a constant of the graph.
     """
-    _check_plain(source.model)
+    check_plain(source)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     parameters, buffers = source.members()
     groups: tuple[tuple[Role, Sequence[tuple[str, str, Any]]], ...] = (
@@ -584,26 +584,7 @@ def step_inputs(source: ModelSource, *, scaled: bool = False) -> StepInputs:
     return StepInputs(source, tensors)
 
 
-def _check_plain(model: nn.Module) -> None:
-    """Raise for compiled and scripted modules, whose Python code a trace cannot see."""
-    for name, module in model.named_modules():
-        compiled = hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
-        if compiled or isinstance(module, torch.jit.ScriptModule):
-            raise UnsupportedError(
-                "a compiled model" if compiled else "a scripted model",
-                where=f"model {type(model).__name__}" + (f", module {name!r}" if name else ""),
-                hint="give the plain module that it was made from: workers execute a program of "
-                "their own",
-            )
-
-
 def _fake(mode: FakeTensorMode, value: Tensor, where: str) -> Tensor:
-    if is_lazy(value):
-        raise InputError(
-            "a lazy module has not seen its first input yet",
-            where=where,
-            hint="call the model once before it is captured",
-        )
     if value.layout is not torch.strided:
         raise sparse(value, where)
     if value.is_nested:

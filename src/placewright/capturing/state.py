@@ -88,6 +88,12 @@ def stored_state(
     return state
 
 
+def is_expanded(tensor: Tensor) -> bool:
+    """Whether several of its values are in one place of memory, so that nothing can be written."""
+    pairs = zip(tensor.stride(), tensor.shape, strict=True)
+    return any(stride == 0 and size > 1 for stride, size in pairs)
+
+
 def demand_written(tensors: Mapping[str, Tensor], where: str) -> None:
     """Raise `UnsupportedError` where a tensor has a type that safetensors, our files, lack."""
     for name, value in tensors.items():

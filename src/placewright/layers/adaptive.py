@@ -19,6 +19,8 @@ from placewright.adapt.membership import reachable_on
 from placewright.adapt.run import DistributedJob, FaultTolerantRun
 from placewright.adapt.snapshot import RANDOM, Batch, Replaced, Snapshot
 from placewright.adapt.timeline import Kind
+from placewright.capturing.containers import demand_constants, in_order_of
+from placewright.capturing.source import ModelSource, as_arguments
 from placewright.capturing.updates import (
     ACCUMULATED,
     HOLD,
@@ -177,6 +179,8 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
             self.session = self.job.session(names)
         if self.result is None or self.result.problem.worker_names != names:
             self.result = self._planned(self.problem)
+        if snapshot is not None:
+            self.job = self.job.keeping(snapshot.state)
         self.session.load(self.plan, self.begin if snapshot is None else snapshot.state)
         self._ready = True
         self._watch()
@@ -370,6 +374,8 @@ class LayerJob(DistributedJob):
         The user's scaler of the loss, if one was given, and its state when the model was placed.
     sizes
         The model on other numbers of samples, which batches had so far.
+    kept
+        Values of what no layer reads any more, though earlier steps have changed it.
     """
 
     model: TracedModel
@@ -383,6 +389,7 @@ class LayerJob(DistributedJob):
     scaler: torch.amp.GradScaler | None = None
     scaler_begin: Mapping[str, Any] = field(default_factory=dict)
     sizes: dict[int, TracedModel] = field(default_factory=dict)
+    kept: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.changing:
@@ -428,7 +435,7 @@ class LayerJob(DistributedJob):
         Raises `InputError`: the batch is another one than was planned with, or the optimizer asks
         for another update.
         """
-        source = replace(self.model.source, inputs=inputs, targets=targets)
+        source = self._like_example(inputs, targets)
         rows = batch_of(source)
         # A larger one might not fit: it is refused as it is.
         model = self.sized(rows) if 0 < rows < self.model.batch else self.model
@@ -441,6 +448,18 @@ class LayerJob(DistributedJob):
         if step % self.update.accumulate:
             batch[HOLD] = torch.tensor(1)
         return batch
+
+    def _like_example(self, inputs: Any, targets: Any) -> ModelSource:
+        """The model on a batch, in the containers of the example.
+
+        Raises `InputError`: the batch has other values beside tensors, which programs hold.
+        """
+        example = self.model.source
+        arguments = in_order_of(example.arguments, as_arguments(inputs, "batch"))
+        ordered = in_order_of(example.targets, targets)
+        demand_constants(example.arguments, arguments, "input")
+        demand_constants(example.targets, ordered, "target")
+        return replace(example, inputs=arguments, targets=ordered)
 
     def sized(self, rows: int) -> TracedModel:
         """The model traced on batches of so many samples."""
@@ -461,6 +480,13 @@ class LayerJob(DistributedJob):
             return {}
         return optimizer_states(self.given, self.model.source.model, self.update)
 
+    def keeping(self, state: Mapping[str, torch.Tensor]) -> LayerJob:
+        """The job, with what this state of training has and workers will not."""
+        layers = self.model.programs(self.model.batch)
+        read = {n for p in layers for n in (*p.parameters.values(), *p.buffers.values())}
+        kept = {name: v for name, v in state.items() if name.rpartition(":")[2] not in read}
+        return replace(self, kept=kept)
+
     def complete(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The state with what no worker has.
 
@@ -470,6 +496,8 @@ class LayerJob(DistributedJob):
         held = self.model.held()
 
         def own(name: str) -> torch.Tensor:
+            if name in self.kept:
+                return self.kept[name]
             if name in held:
                 return held[name].detach().clone()
             spec = self.changing[name]

@@ -39,8 +39,12 @@ from placewright.capturing.program_calls import operation, resolve_target
 from placewright.graph.graph import Instruction, Ref, TensorSpec
 from placewright.layers.tracing import MODEL, TracedStep
 
+RECURRENT = tuple(f"aten.{kind}.input" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
+"""Layers whose sixth argument is a dropout, the seventh whether they are trained."""
+
 HEAVY = frozenset(
     {
+        *RECURRENT,
         "aten.conv1d.default",
         "aten.conv2d.default",
         "aten.conv2d.padding",
@@ -52,9 +56,6 @@ HEAVY = frozenset(
         "aten.bmm.default",
         "aten.matmul.default",
         "aten.embedding.default",
-        "aten.lstm.input",
-        "aten.gru.input",
-        "aten.rnn_tanh.input",
         "aten.lstm_cell.default",
         "aten.gru_cell.default",
         "aten.scaled_dot_product_attention.default",
@@ -201,6 +202,27 @@ def _changed_through_views(step: TracedStep) -> frozenset[int]:
         elif base in viewed:
             found.update(range(made.get(base, -1) + 1, k + 1))
     return frozenset(found)
+
+
+def changed_state(step: TracedStep) -> dict[int, str]:
+    """Calls that change a parameter or a buffer in place -> its name in the model."""
+    names = views_of_state(step)
+    firsts = {k: call.args[0] for k, call in enumerate(step.instructions) if in_place(call)}
+    return {
+        k: names[first.name]
+        for k, first in firsts.items()
+        if isinstance(first, Ref) and first.name in names
+    }
+
+
+def views_of_state(step: TracedStep) -> dict[str, str]:
+    """Values in the memory of a parameter or a buffer -> its name in the model."""
+    found = {**step.parameters, **step.buffers}
+    for call in step.instructions:
+        first = call.args[0] if call.args else None
+        if isinstance(first, Ref) and first.name in found and (in_place(call) or _is_view(call)):
+            found.update(dict.fromkeys(call.results, found[first.name]))
+    return found
 
 
 def _is_view(call: Instruction) -> bool:
@@ -397,9 +419,8 @@ def draws(call: Instruction) -> bool:
         return bool(args[4] if len(args) > 4 else call.kwargs.get("dropout_p", 0.0))
     if call.target == "placewright.packed_recurrent.default":
         return bool(args[7] > 0)
-    rate = {"aten.lstm.input": 5, "aten.gru.input": 5}.get(call.target)
-    if rate is not None:
-        return bool(args[rate] > 0 and args[6])
+    if call.target in RECURRENT:
+        return bool(args[5] > 0 and args[6])
     return _is_drawn(call.target)
 
 

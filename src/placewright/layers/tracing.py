@@ -32,6 +32,7 @@ from placewright.capturing.checks import (
 from placewright.capturing.functional import deeper_recursion
 from placewright.capturing.isolation import isolated_trace, recorded_code
 from placewright.capturing.mode import in_mode
+from placewright.capturing.program_calls import operation
 from placewright.capturing.python_state import PythonState
 from placewright.capturing.real_calls import called
 from placewright.capturing.source import (
@@ -199,7 +200,27 @@ def _traced(
             check_repeatable(
                 exported.graph_module.graph, lambda: export().graph_module, state, name
             )
-    return _lowered(exported, step, source, batch, sum(split.counted))
+    lowered = _lowered(exported, step, source, batch, sum(split.counted))
+    _refuse_sparse_gradients(lowered, name)
+    return lowered
+
+
+def _refuse_sparse_gradients(step: TracedStep, name: str) -> None:
+    """Workers exchange dense gradients, and Adam takes no others."""
+    for call in step.instructions:
+        weight = call.args[0] if call.args else None
+        arguments = operation(call.target)._schema.arguments
+        given = dict(zip((a.name for a in arguments), call.args, strict=False))
+        asked = {**given, **call.kwargs}.get("sparse") is True
+        path = step.parameters.get(weight.name) if isinstance(weight, Ref) else None
+        if asked and path is not None and path not in step.without_gradient:
+            raise UnsupportedError(
+                "a sparse gradient, which workers that share a batch do not exchange",
+                where=f"model {name}, parameter {path.removeprefix(MODEL)!r}",
+                by=call.target,
+                hint="make the embedding with sparse=False, which computes the same; or take "
+                "placewright.place(..., training=True)",
+            )
 
 
 def _on_fake_tensors(source: ModelSource) -> ModelSource:

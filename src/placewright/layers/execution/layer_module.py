@@ -28,7 +28,13 @@ from placewright.layers.chain import (
     in_place,
     split_layer,
 )
-from placewright.layers.execution.layouts import Peers, gathered, gradient_summed, summed
+from placewright.layers.execution.layouts import (
+    Peers,
+    differentiable,
+    gathered,
+    gradient_summed,
+    summed,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +433,7 @@ class TensorModule(LayerModule):
             for argument in args:
                 if isinstance(argument, Ref) and argument.name not in (weight, bias):
                     x = values[argument.name]
-                    if x.is_floating_point():
+                    if differentiable(x.dtype):
                         given[argument.name] = gradient_summed(x, self.peers)
             values[results[0]] = target(*filled(args, given), **kwargs)
             return

@@ -94,8 +94,7 @@ def layer_problem(
     source = source_of(model, inputs, loss_fn, targets, training=True, where="layer_problem")
     traced = TracedModel(source)
     workers = Workers(cluster or Cluster.detect())
-    usual = measured_sizes(traced.batch, whole=bool(inexact_layers(traced)))
-    sizes = traced_alike(traced, usual)
+    sizes = sizes_of(traced)
     framework = [FRAMEWORK_BYTES.get(d.kind, FRAMEWORK_BYTES["cpu"]) for d in workers.devices]
     return problem_of_tables(
         traced,
@@ -252,8 +251,7 @@ def measured_problem(
     `sizes`: of micro-batches to measure, ascending; a few up to the batch by default.
     """
     model, workers = session.model, Workers(session.cluster)
-    usual = measured_sizes(model.batch, whole=bool(inexact_layers(model)))
-    sizes = tuple(sizes) or traced_alike(model, usual)
+    sizes = tuple(sizes) or sizes_of(model)
     problem = problem_of_tables(
         model,
         workers,
@@ -501,6 +499,13 @@ def problem_of_tables(
         recompute=False,
         global_batch=model.batch,
     )
+
+
+def sizes_of(model: TracedModel) -> tuple[int, ...]:
+    """Micro-batch sizes that are measured: the batch alone where the model takes no part of it."""
+    if model.split.fails:
+        return (model.batch,)
+    return traced_alike(model, measured_sizes(model.batch, whole=bool(inexact_layers(model))))
 
 
 def measured_sizes(batch: int, *, whole: bool = False) -> tuple[int, ...]:

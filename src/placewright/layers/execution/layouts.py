@@ -171,9 +171,14 @@ def gathered(value: Tensor, peers: Peers, sizes: Sequence[int], dim: int) -> Ten
     return whole
 
 
+def differentiable(dtype: torch.dtype) -> bool:
+    """Whether gradients go through values of this type."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
 def to_whole(value: Tensor, peers: Peers) -> Tensor:
     """An activation in the layout *rows*, gathered."""
-    if not value.is_floating_point():
+    if not differentiable(value.dtype):
         return peers.all_gather(value, _row_sizes(value, peers), 0)
     return gathered(value, peers, _row_sizes(value, peers), 0)
 
@@ -181,7 +186,7 @@ def to_whole(value: Tensor, peers: Peers) -> Tensor:
 def to_rows(value: Tensor, peers: Peers) -> Tensor:
     """The own samples of an activation in the layout *whole*."""
     sizes = peers.sizes(value.shape[0])
-    if not value.is_floating_point():
+    if not differentiable(value.dtype):
         return peers.own(value, sizes, 0)
     sliced: Tensor = _Slice.apply(value, peers, sizes, 0)  # type: ignore[no-untyped-call]
     return sliced

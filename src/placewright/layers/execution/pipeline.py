@@ -24,6 +24,7 @@ from torch.distributed.pipelining import (
 
 from placewright.graph.graph import TensorSpec
 from placewright.layers.execution.layer_module import StageOrder
+from placewright.layers.execution.layouts import differentiable
 from placewright.runtime.emulation import Stretch
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": Schedule1F1B}
@@ -235,5 +236,5 @@ def _activations(specs: tuple[TensorSpec, ...], device: torch.device) -> tuple[T
     for spec in specs:
         dtype = getattr(torch, spec.dtype)
         tensor = torch.zeros(spec.shape, dtype=dtype, device=device)
-        found.append(tensor.requires_grad_(dtype.is_floating_point))
+        found.append(tensor.requires_grad_(differentiable(dtype)))
     return tuple(found)

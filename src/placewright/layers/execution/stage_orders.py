@@ -11,12 +11,22 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from placewright.capturing.checks import check_plain
 from placewright.capturing.source import ModelSource
 from placewright.capturing.split_loss import LossSplit, loss_name, split_loss
 from placewright.capturing.updates import Update, refuse_trained_loss, update_of
 from placewright.errors import InputError, UnsupportedError
 from placewright.graph.graph import Instruction
-from placewright.layers.chain import Layer, Split, chain, draws, prelude_of, reads
+from placewright.layers.chain import (
+    Layer,
+    Split,
+    chain,
+    changed_state,
+    draws,
+    prelude_of,
+    reads,
+    views_of_state,
+)
 from placewright.layers.execution.layer_module import (
     LayerModule,
     LayerOrder,
@@ -47,6 +57,7 @@ class TracedModel:
     _programs: dict[int, tuple[LayerProgram, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_plain(self.source)
         refuse_trained_loss(self.source.model, self.source.loss_fn)
         self.batch = self.batch or batch_of(self.source)
         self.split = split_loss(self.source)
@@ -478,7 +489,7 @@ def inexact_layers(model: TracedModel) -> dict[int, str]:
 
     The last one has the loss; where the model mixes samples, no comparison tells which layer does.
     """
-    found, last = {}, len(model.layers) - 1
+    found, last, changed = {}, len(model.layers) - 1, changed_state(model.step)
     if model.split.refusal:
         mixes, loss = model.split.mixes, f"the loss {loss_name(model.source)}"
         why = "the model mixes samples" if mixes else f"{loss} is no mean or sum over samples"
@@ -488,6 +499,11 @@ def inexact_layers(model: TracedModel) -> dict[int, str]:
     for k, layer in enumerate(model.layers):
         calls = model.step.instructions[layer.first : layer.end]
         reasons = [reason for reason in map(whole_batch_reason, calls) if reason]
+        reasons += [
+            f"every part of the batch would change {name.removeprefix('model.')!r} in place"
+            for call, name in changed.items()
+            if layer.first <= call < layer.end
+        ]
         if reasons:
             found.setdefault(k, reasons[0])
     return found
@@ -536,6 +552,36 @@ def demand_untied(model: TracedModel, plan: LayerPlan) -> None:
             )
 
 
+def demand_sharded(model: TracedModel, plan: LayerPlan) -> None:
+    """Raise where PyTorch cannot divide the weights, or their states, as a plan's ZeRO asks for.
+
+    Raises `UnsupportedError`, which names the stage and the weight.
+    """
+    held, trained, views = model.held(), {*model.trained()}, views_of_state(model.step)
+    for s, stage in enumerate(plan.stages):
+        if not stage.zero_stage or len(stage.replicas) == 1:
+            continue
+        own = dict.fromkeys(n for k in stage.layers for n in model.layers[k].parameters)
+        dtypes = {held[name].dtype: name for name in own if name in trained}
+        empty = [name for name in own if not held[name].dim() or not held[name].numel()]
+        passed = [views[v] for k in stage.layers for v in model.layers[k].outputs if v in views]
+        what = by = ""
+        if stage.zero_stage == 1 and len(dtypes) > 1:
+            what = "states of weights of several types cannot be divided"
+            by = ", ".join(f"{name!r} is {dtype}" for dtype, name in dtypes.items())
+        elif stage.zero_stage > 1 and empty:
+            what = "a weight without dimensions or elements cannot be sharded"
+            by = f"{empty[0]!r} has shape {tuple(held[empty[0]].shape)}"
+        elif stage.zero_stage > 1 and passed:
+            what, by = (
+                "a weight that passes from one layer to the next cannot be sharded",
+                passed[0],
+            )
+        if what:
+            hint = f"give the stage a zero_stage other than {stage.zero_stage}"
+            raise UnsupportedError(what, where=f"stage {s}", by=by, hint=hint)
+
+
 def demand_executable(model: TracedModel, plan: LayerPlan, workers: int, *, exact: bool) -> None:
     """Raise where a plan cannot be executed, or with `exact` not like one process.
 
@@ -543,6 +589,7 @@ def demand_executable(model: TracedModel, plan: LayerPlan, workers: int, *, exac
     """
     check_executable(plan)
     demand_untied(model, plan)
+    demand_sharded(model, plan)
     if exact:
         demand_exact(model, plan)
     stage_orders(model, plan, workers, update_of("sgd"))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from placewright.layers.execution.layer_module import LayerModule, LayerProgram, TensorModule
-from placewright.layers.execution.layouts import Peers
+from placewright.layers.execution.layouts import Peers, differentiable
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime.emulation import Stretch
 
@@ -130,7 +130,7 @@ class LayerTimer:
         for k, (program, module) in enumerate(zip(self.programs, self.modules, strict=True)):
             given = [values[v].detach() for v in program.inputs]
             for x in given:
-                if x.is_floating_point():
+                if differentiable(x.dtype):
                     x.requires_grad_()
             self.peers.sent, self.peers.backward = [0.0, 0.0], False
             with _Saved(module, counted) as kept:

@@ -28,7 +28,7 @@ from placewright.layers.execution.layer_module import (
     StageOrder,
     WorkerStepTimes,
 )
-from placewright.layers.execution.layouts import shard_times
+from placewright.layers.execution.layouts import differentiable, shard_times
 from placewright.layers.execution.stage_step import StageStep
 from placewright.layers.execution.timing import LayerTimer, LayerTimes, slowdown
 from placewright.runtime.emulation import Stretch, precise_sleeps
@@ -215,8 +215,8 @@ class LayerWorker(WorkerProgram):
         with safe_open(file_name, "pt", device=str(self.device)) as file:
             for name in trained | names:
                 value = file.get_tensor(name)
-                floating = value.is_floating_point()
-                state[name] = torch.nn.Parameter(value) if name in trained and floating else value
+                trainable = differentiable(value.dtype)
+                state[name] = torch.nn.Parameter(value) if name in trained and trainable else value
         return state
 
     @order("timing messages")

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from placewright.adapt.snapshot import RANDOM
-from placewright.capturing.containers import constants_of, in_order_of
+from placewright.capturing.containers import constants_of, demand_constants, in_order_of
 from placewright.capturing.model import BATCH, Captured, batch_tensors, capture_call
 from placewright.capturing.source import TrainingRecipe, as_arguments, step_scaler
 from placewright.capturing.update_rule import numbered
@@ -172,17 +172,7 @@ class StepForms:
         """
         example = (self.captured.source.arguments, self.captured.source.targets)
         for role, one, other in zip(BATCH, example, (inputs, targets), strict=True):
-            known, found = dict(constants_of(one)), dict(constants_of(other))
-            for path in dict.fromkeys((*known, *found)):
-                values = [repr(x[path]) if path in x else "a tensor" for x in (found, known)]
-                if values[0] != values[1]:
-                    raise InputError(
-                        f"{role} {path} differs from the example's".replace("  ", " "),
-                        where="Trainer.step",
-                        by=f"{values[0]}, the example has {values[1]}",
-                        hint="what is no tensor is a constant of the captured step: make a tensor "
-                        "of it, or place the model with such an example",
-                    )
+            demand_constants(one, other, role)
 
     def training(self, inputs: Any, targets: Any) -> Captured:
         """The form of a training step on such a batch."""

@@ -20,7 +20,7 @@ from placewright.capturing.lowered import input_name
 from placewright.capturing.mode import in_mode
 from placewright.capturing.source import ModelSource, as_arguments
 from placewright.capturing.split_loss import CountedMeans, labels_of_a_row, split_loss
-from placewright.capturing.state import demand_written
+from placewright.capturing.state import demand_written, is_expanded
 from placewright.capturing.updates import (
     GivenOptimizer,
     Update,
@@ -256,7 +256,7 @@ class SampleJob:
         with torch.no_grad():
             for (role, key), held in self._source(1).values().items():
                 name = input_name(role, key)
-                if name in state and isinstance(held, Tensor):
+                if name in state and isinstance(held, Tensor) and not is_expanded(held):
                     held.copy_(state[name])
         if isinstance(self.optimizer, Optimizer):
             write_states(self.optimizer, self.model, state)
