@@ -16,6 +16,7 @@ from placewright.errors import InfeasibleError, InputError, UnsupportedError, Wo
 from placewright.layers.devicemap.device_map import device_map
 from placewright.layers.devicemap.files import read_problem, write_problem
 from placewright.layers.devicemap.text import (
+    Draw,
     PlacedText,
     Tokenizer,
     _Watch,
@@ -192,6 +193,22 @@ def test_tokens_are_those_of_one_process(model: PlacedText) -> None:
         work = {s: pool.submit(text_of, model, Sampling(12, 0.7, 0.9, s)) for s in sampled}
         assert {seed: each.result()[0] for seed, each in work.items()} == sampled
     assert text_of(model, Sampling(12))[0] != text_of(model, Sampling(12))[0]
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-40, 1e-9])
+def test_a_temperature_next_to_zero_takes_the_likeliest(
+    model: PlacedText, temperature: float
+) -> None:
+    """Not infinite numbers, of which none can be drawn."""
+    greedy = expected(max_new_tokens=3, do_sample=False)
+    assert text_of(model, Sampling(3, temperature))[0] == greedy
+
+
+def test_a_model_of_no_numbers_is_named() -> None:
+    """Its client reads why, and the server prints no traceback."""
+    scores = torch.tensor([[0.0, torch.nan]])
+    with pytest.raises(InputError, match=r"no probabilities of tokens .*NaN"):
+        Draw(0)(torch.tensor([[1]]), scores)
 
 
 def test_a_text_ends_before_a_stop_and_where_the_user_leaves(model: PlacedText) -> None:

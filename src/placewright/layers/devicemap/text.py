@@ -473,6 +473,10 @@ _ALONE = {"do_sample": False, "num_beams": 1, "temperature": None, "top_p": None
 """Options of `generate` where processors of logits choose the token."""
 
 
+COLDEST = 1e-4
+"""Temperature below which the likeliest token is taken: numbers divided by it would be infinite."""
+
+
 def _drawing(config: Any, how: Sampling) -> list[Any]:
     """What chooses the token: nothing where the likeliest is taken."""
     from transformers.generation.logits_process import (
@@ -483,7 +487,7 @@ def _drawing(config: Any, how: Sampling) -> list[Any]:
 
     temperature = config.temperature if how.temperature is None else how.temperature
     temperature = 1.0 if temperature is None else float(temperature)
-    if temperature == 0:
+    if temperature < COLDEST:
         return []
     top_p = config.top_p if how.top_p is None else how.top_p
     found: list[Any] = [TemperatureLogitsWarper(temperature)] if temperature != 1 else []
@@ -512,7 +516,18 @@ class Draw:
         self._random.manual_seed(secrets.randbits(63) if seed is None else seed)
 
     def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
-        """Zero at the token that is drawn, shape (batch, vocabulary)."""
-        drawn = torch.multinomial(scores.softmax(-1), 1, generator=self._random)
+        """Zero at the token that is drawn, shape (batch, vocabulary).
+
+        Raises `InputError`: what the model computes is no number.
+        """
+        chances = scores.softmax(-1)
+        if chances.isnan().any():
+            raise InputError(
+                "the model gives no probabilities of tokens",
+                where="the model",
+                by="they are not numbers (NaN)",
+                hint="look for NaN or infinity in its weights",
+            )
+        drawn = torch.multinomial(chances, 1, generator=self._random)
         found = torch.full_like(scores, -torch.inf)
         return found.scatter_(1, drawn, 0.0)

@@ -529,7 +529,8 @@ class Completions(Site):
             if asked.stream_options is not None and asked.stream_options.include_usage:
                 yield _event(head | {"choices": [], "usage": generation.usage()})
             yield b"data: [DONE]\n\n"
-        except Refusal as refusal:
+        except (Refusal, PlacewrightError) as error:
+            refusal = error if isinstance(error, Refusal) else refusal_of(error)
             self.numbers.refused(refusal)
             yield _event(_error(refusal))
         finally:
