@@ -8,6 +8,8 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ from placewright.io.stored import read_data
 from placewright.io.tensor_files import INDEX, stored_tensors
 from placewright.operators.planners.learned.planner import load_parameters
 from placewright.requests.serving.families import read_family
+from placewright.samples.training.train import read_since
 
 
 def a_pipe(path: Path) -> None:
@@ -69,6 +72,12 @@ def in_a_family(path: Path) -> object:
     return read_family(path.parent / "family.json")
 
 
+def after_epochs(path: Path) -> object:
+    """The file as a checkpoint of training on nodes."""
+    job: Any = SimpleNamespace(state=dict)
+    return read_since(path, job, 3)
+
+
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "text": ("x.json", read_data),
     "gzip": ("x.json.gz", read_data),
@@ -83,6 +92,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "keras": ("x.keras", lambda path: capture_tensorflow(str(path))),
     "saved model": ("x.index", in_a_saved_model),
     "family": ("x.onnx", in_a_family),
+    "epochs of samples": ("x.safetensors", after_epochs),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -99,6 +100,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     """Of two processes on this machine, with no secret given."""
     for variable in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"):
         monkeypatch.setenv(variable, "2")
+    monkeypatch.setenv("MASTER_PORT", "29500")
     for variable in (torchrun_agent.SECRET_VARIABLE, torchrun_agent.FILE_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
     found = Store()
@@ -136,9 +138,21 @@ def test_on_one_machine_the_store_holds_neither_a_path_nor_a_secret(
 ) -> None:
     """The file is rank 0's own, and whoever can read it is let in."""
     port, known = find_coordinator()
-    assert (folder / "secret").read_bytes() == known
+    assert re.fullmatch(rb"[0-9a-f]{64}", (folder / "secret").read_bytes())
     assert store == {"port": str(port).encode(), "run": folder.name[-8:].encode()}
     assert called(coordinator, port, known) == (1, Host.here())
+
+
+def test_a_rank_is_not_led_to_another_run_of_the_same_user(
+    coordinator: AuthenticatedListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose secret it could read, and whose port somebody has written into its own store."""
+    monkeypatch.setenv("MASTER_PORT", "29501")
+    port, known = find_coordinator()
+    with pytest.raises(InputError, match="do not have the same secret"):
+        call_coordinator(port, known, (1, Host.here()))
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    assert called(coordinator, *find_coordinator()) == (1, Host.here())
 
 
 @pytest.mark.parametrize("run", [b"", b"../../..", b"12345678/", b"1234567\n", b"/proc/self"])
@@ -248,7 +262,6 @@ def test_several_machines_need_a_given_secret(
             connect()
     monkeypatch.setenv(torchrun_agent.SECRET_VARIABLE, GIVEN)
     listener, known = listen_for_workers(tmp_path)
-    assert known == GIVEN.encode()
     assert set(store) == {"port"}
     assert not list(tmp_path.iterdir())
     assert called(listener, *find_coordinator()) == (1, Host.here())

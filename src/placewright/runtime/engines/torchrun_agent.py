@@ -33,12 +33,14 @@ file that only that user can read. It is never sent anywhere.
 
 A change of the store can keep a run from starting, and that is all. It names no file: it chooses
 among folders of this name, which only this user's processes make, and in which others cannot write.
+What is proved is the secret and the port of the run's store: no process of another run is let in.
 A proof is good for the one port that it was made for (see `placewright.runtime.connections`).
 """
 
 from __future__ import annotations
 
 import atexit
+import hmac
 import os
 import re
 import secrets
@@ -281,6 +283,7 @@ def listen_for_workers(folder: Path) -> tuple[AuthenticatedListener, bytes]:
     if secret is None:
         secret = write_secret(folder)
         meeting.set(RUN_KEY, folder.name.removeprefix(PREFIX))
+    secret = _of_this_run(secret)
     listener = AuthenticatedListener(_listening(), secret, CONTROL)
     # Last: who finds the port finds the folder with the secret as well.
     meeting.set(PORT_KEY, str(listener.port))
@@ -303,7 +306,18 @@ def find_coordinator() -> tuple[int, bytes]:
     port = bytes(meeting.get(PORT_KEY))
     if not port.isdigit() or int(port) > 0xFFFF:
         raise _changed("rank 0's port", f"got {port[:20]!r}")
-    return int(port), secret
+    return int(port), _of_this_run(secret)
+
+
+def _of_this_run(secret: bytes) -> bytes:
+    """What the processes of this run alone make of the secret: its store has a port of its own.
+
+    The user's other runs have the same secret among several machines, and on one machine a folder
+    that every rank may read. With the bare secret, an attacker who writes into one run's store what
+    stands in another one's would have ranks of the one serve the other.
+    """
+    run = f"placewright run|{os.environ.get('MASTER_PORT', '')}"
+    return hmac.digest(secret, run.encode(), "sha256")
 
 
 def _changed(where: str, by: str) -> RunError:

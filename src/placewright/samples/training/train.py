@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save, save_file
 
 from placewright.capturing.updates import OPTIMIZER
 from placewright.errors import InputError, described
+from placewright.io.boundary import open_file
 from placewright.io.scratch import Scratch
 from placewright.io.stored import write_file
 from placewright.numerics.arrays import FloatArray
@@ -85,6 +86,7 @@ def read_since(path: str | Path, job: SampleJob, epochs: int) -> Since:
     """
     where, expected = str(path), job.state()
     try:
+        open_file(path).close()  # a pipe would be waited for
         with safe_open(path, framework="pt") as file:
             done = int((file.metadata() or {})[EPOCHS])
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
