@@ -70,6 +70,12 @@ def test_every_verb_has_help_with_examples(verb: str, capsys: pytest.CaptureFixt
     assert f"placewright {verb}" in " ".join(output.out.split("Example", 1)[1].split())
 
 
+def test_help_fills_the_width_of_the_terminal() -> None:
+    """No paragraph has line ends of its own, which would break lines twice."""
+    for command in verbs().values():
+        assert not any("\n" in each for each in command.help.strip().split("\n\n"))
+
+
 @pytest.mark.parametrize("verb", sorted(set(verbs()) - {"quickstart", "testbed exec"}))
 def test_every_verb_has_the_common_options(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Format, output, quiet and verbose, under one name everywhere."""

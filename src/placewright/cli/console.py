@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 import time
 import warnings
@@ -419,7 +420,7 @@ def console_command(verb: Callable[..., None], help_text: str = "") -> Callable[
     def command(**given: Any) -> None:
         verb(_console(given), **{name: given[name] for name in passed})
 
-    return _with_signature(command, own, help_text or cleandoc(verb.__doc__ or ""))
+    return _with_signature(command, own, help_text or verb.__doc__ or "")
 
 
 def source_command(
@@ -454,8 +455,13 @@ def _with_signature(
     every = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in (*parameters, *common)]
     command.__signature__ = Signature(every)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in every}
-    command.__doc__ = help_text
+    command.__doc__ = flowing(help_text)
     return command
+
+
+def flowing(help_text: str) -> str:
+    """Each paragraph on one line: typer wraps lines, and keeps the ends of those that it gets."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", cleandoc(help_text))
 
 
 def _parameters(function: Callable[..., Any], skip: int = 1) -> list[Parameter]:

@@ -29,7 +29,14 @@ import typer
 from typer.core import TyperGroup
 
 from placewright.cli import documents, testbed
-from placewright.cli.console import Console, console_command, leave_stdout, progress_lines, write
+from placewright.cli.console import (
+    Console,
+    console_command,
+    flowing,
+    leave_stdout,
+    progress_lines,
+    write,
+)
 from placewright.cli.options import BatchOption, OnOption, QuietOption
 from placewright.errors import (
     InputError,
@@ -404,7 +411,7 @@ def _root(
 AFTER_WINGS = "testbed"
 """The first of the verbs that are listed after those of the wings."""
 
-app.command()(quickstart)
+app.command(help=flowing(quickstart.__doc__ or ""))(quickstart)
 app.command("devices")(console_command(devices))
 app.command("doctor")(console_command(doctor))
 app.command("capture")(console_command(documents.capture))
