@@ -96,7 +96,7 @@ def profile(
         table=table,
         micro_batches=micro_batches,
     )
-    problem = load(source_options, console).problem
+    problem = load(source_options, console, planned=False).problem
     console.show(lambda: problem_json(problem), lambda: repr(problem))
     if console.output is not None:
         console.kept(write_problem(problem, console.output))

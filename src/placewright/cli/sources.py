@@ -138,13 +138,17 @@ def find_cluster(spec: str | None) -> Cluster:
 
 
 @collector_paused()
-def load(options: SourceOptions, console: Console) -> LoadedSource:
+def load(options: SourceOptions, console: Console, *, planned: bool = True) -> LoadedSource:
     """The problem that SOURCE and the options ask for.
+
+    `planned`: a plan is wanted, and nothing is measured where there can be none.
 
     Raises
     ------
     InputError
         No such file, scheme or model; lists what is known.
+    InfeasibleError
+        No plan can fit.
     """
     scheme, _, rest = options.source.partition(":")
     if scheme in ELSEWHERE and rest:
@@ -160,8 +164,8 @@ def load(options: SourceOptions, console: Console) -> LoadedSource:
     if is_model_file(options.source):
         return _from_model_file(options, console)
     if is_file(options.source):
-        return _from_file(Path(options.source), options, console)
-    return _from_model(options, console)
+        return _from_file(Path(options.source), options, console, planned)
+    return _from_model(options, console, planned)
 
 
 def captured_graph(options: SourceOptions, console: Console) -> Graph:
@@ -198,7 +202,7 @@ def is_file(source: str) -> bool:
     return path.name.endswith((".json", ".json.gz")) or os.path.isfile(path)
 
 
-def _from_file(path: Path, options: SourceOptions, console: Console) -> LoadedSource:
+def _from_file(path: Path, options: SourceOptions, console: Console, planned: bool) -> LoadedSource:
     _only_models(options)
     from placewright.files import document_kind
 
@@ -215,8 +219,11 @@ def _from_file(path: Path, options: SourceOptions, console: Console) -> LoadedSo
 
     table = _kept_profile(options, console)
     graph, cluster = read_graph(path), find_cluster(options.on)
+    from placewright.deployment.workload import refuse_what_cannot_fit
     from placewright.profiling.profiler import profile
 
+    if planned:
+        refuse_what_cannot_fit(graph, cluster)
     with _profiling(console, graph, cluster):
         problem = options.of(profile(graph, cluster, method=options.method, table=table))
     return LoadedSource(problem, graph, cluster)
@@ -252,7 +259,7 @@ def _captured_file(options: SourceOptions, console: Console) -> ModelFile | Tens
         return capture_model_file(options.source, options.batch)
 
 
-def _from_model(options: SourceOptions, console: Console) -> LoadedSource:
+def _from_model(options: SourceOptions, console: Console, planned: bool) -> LoadedSource:
     table, cluster = _kept_profile(options, console), find_cluster(options.on)
     model = _built(options, console, weights=True)
     from placewright.deployment.workload import profiled
@@ -267,6 +274,7 @@ def _from_model(options: SourceOptions, console: Console) -> LoadedSource:
             table=table,
             weights=options.weights,
             monitor=console,
+            planned=planned,
         )
     found = replace(found, problem=options.of(found.problem))
     return LoadedSource(found.problem, found.graph, cluster, found)

@@ -122,8 +122,12 @@ def profiled(
     table: ProfileTable | None,
     weights: str | Path | None = None,
     monitor: Monitor,
+    planned: bool = True,
 ) -> Workload:
-    """Capture a model and profile it on a cluster; see `placewright.capture` and `profile`."""
+    """Capture a model and profile it on a cluster; see `placewright.capture` and `profile`.
+
+    `planned`: a plan is wanted, and nothing is measured where there can be none.
+    """
     from placewright.capturing.guards import Guards
     from placewright.capturing.model import capture_call
     from placewright.capturing.real_calls import called
@@ -134,9 +138,22 @@ def profiled(
         real = called(source, training=training) if weights is None else None
         captured = capture_call(source, training=training, real=real)
         guards = Guards(source.model, source.loss_fn if training else None, training=training)
+    if planned:
+        refuse_what_cannot_fit(captured.graph, cluster)
     with monitor.meter(f"profiling {captured.graph.name} on {cluster.name}"):
         stored = {} if weights is None else stored_tensors(weights)
         state = captured.state(stored)
         measured = state if weights is None or method == "in-place" else None
         problem = profile(captured.graph, cluster, state=measured, method=method, table=table)
     return Workload(captured, cluster, state, problem, guards, stored, weights)
+
+
+def refuse_what_cannot_fit(graph: Graph, cluster: Cluster) -> None:
+    """Raise `InfeasibleError` where the bytes of a graph fit a cluster at no costs whatever."""
+    import numpy as np
+
+    from placewright.operators.bounds import check_fits
+    from placewright.profiling.profiler import operator_problem
+
+    at_no_cost = np.zeros((len(graph.operators), len(cluster.devices)))
+    check_fits(operator_problem(graph, cluster, at_no_cost))
