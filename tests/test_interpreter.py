@@ -160,3 +160,19 @@ def test_compiled_code_is_kept_where_no_other_user_can_write(
     assert os.stat(folder_of_process()).st_mode & 0o077 == 0
     monkeypatch.setenv(INDUCTOR_CACHE, "/mine")
     assert inductor_cache() == {}
+
+
+LOADS = """
+from placewright.interpreter import load_numba_without_file
+load_numba_without_file()
+import placewright.numerics.njit, yaml
+print(yaml.safe_load("[1]"))
+"""
+
+
+def test_a_file_that_is_none_of_numbas_keeps_no_command_from_running(tmp_path: Path) -> None:
+    """It is not opened; YAML is there as before."""
+    (tmp_path / ".numba_config.yaml").write_text("[")
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-P", "-W", "error", "-c", LOADS]
+    assert subprocess.check_output(command, cwd=tmp_path, env=env, text=True) == "[1]\n"

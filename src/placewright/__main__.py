@@ -13,9 +13,10 @@ _SET_PARENT_DEATH_SIGNAL = 1
 def main() -> None:
     """The command line, from its first line to its last safe from tracebacks by Ctrl-C."""
     try:
-        from placewright.interpreter import safe_variables
+        from placewright.interpreter import load_numba_without_file, safe_variables
 
         os.environ.update(safe_variables())
+        load_numba_without_file()
         # As the last of all: without it, Python's end looks through torch's 170,000 objects.
         atexit.register(gc.freeze)
         # Read once, when torch is loaded: torchrun's store warns with a C++ stack where it ends.

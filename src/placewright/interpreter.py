@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any, cast
 
 SAFE_PATH = "PYTHONSAFEPATH"
 """Does what ``python -P`` does, for a process and those that it starts."""
@@ -48,6 +50,31 @@ def inductor_cache() -> dict[str, str]:
 
         folder = os.path.join(folder_of_process(), "torchinductor")
     return {INDUCTOR_CACHE: folder}
+
+
+NUMBA_FILE = ".numba_config.yaml"
+
+
+def load_numba_without_file() -> None:
+    """Load Numba without settings of the current folder, where there are any.
+
+    `placewright.numerics.njit` undoes them; but what is no YAML, or never ends, would be read.
+    """
+    if "numba" in sys.modules or not os.path.lexists(NUMBA_FILE):
+        return
+    modules: dict[str, Any] = cast("Any", sys.modules)
+    before = modules.get("yaml")
+    modules["yaml"] = None  # without it Numba leaves the file alone, and warns
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import_module("numba.core.config")
+    except ImportError:
+        pass  # the verb that needs Numba says so
+    finally:
+        del modules["yaml"]
+        if before is not None:
+            modules["yaml"] = before
 
 
 def python_command(*arguments: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -214,3 +215,20 @@ def test_functions_are_compiled_where_no_cache_can_be_kept(monkeypatch: pytest.M
         made = [njit.njit_no_refcount(lambda x: 2 * x), njit.njit_internal(lambda x: 3 * x)]
     assert len(said) == 1
     assert made[0](21) == 42
+
+
+SETTINGS = """
+from numba.core import config
+import placewright.numerics.njit
+config.reload_config()  # as before each compilation
+print(config.CACHE_DIR)
+"""
+
+
+def test_settings_in_the_current_folder_are_not_read(tmp_path: Path) -> None:
+    """Whoever may write there could name a folder of pickles, which Numba would load."""
+    (tmp_path / ".numba_config.yaml").write_text("cache_dir: /theirs\n")
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    env.pop("NUMBA_CACHE_DIR", None)
+    command = [sys.executable, "-P", "-c", SETTINGS]
+    assert subprocess.check_output(command, cwd=tmp_path, env=env, text=True) == "\n"

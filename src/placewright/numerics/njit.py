@@ -33,7 +33,7 @@ from zlib import crc32
 import numpy as np
 from llvmlite.binding import ffi  # type: ignore[import-untyped]
 from numba import njit
-from numba.core import event, types
+from numba.core import config, event, types
 from numba.core.compiler_lock import global_compiler_lock
 
 from placewright.numerics.call_types import remembered_call_types
@@ -43,6 +43,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _PACKAGE = Path(__file__).parents[1]
 _IMPORTED = re.compile(rb"^from placewright\.([\w.]+) import", re.MULTILINE)
+
+
+def _read_no_file_of_the_current_folder() -> None:
+    """Take Numba's settings from the environment alone.
+
+    It reads ``.numba_config.yaml`` of the current folder at its import and before each
+    compilation, and unpickles what is in the folder that ``cache_dir`` there names: whoever may
+    write to the current folder would have his code executed.
+    """
+    settings: Any = config
+    settings._config_fname = ""
+    settings._env_reloader.update(force=True)
+
+
+_read_no_file_of_the_current_folder()
 
 
 def _compile(**options: Any) -> Callable[[F], F]:
