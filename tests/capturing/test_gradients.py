@@ -136,7 +136,7 @@ def test_a_loss_counts_labels_and_is_evaluated_without_gradients() -> None:
     def source(count: int) -> ModelSource:
         return ModelSource(model, cut(inputs, count), loss_fn, cut(targets, count), "net")
 
-    counts = BatchPrograms(lambda n: counting(source(n), 0), training=False).of(9)
+    counts = BatchPrograms(lambda n: counting(source(n), (True,)), training=False).of(9)
     batch = {"input:0": inputs[0], "input:1": targets}
     values = {f"{role}:model.{key}": v for (role, key), v in source(9).values().items()}
     assert float(ProgramRun(counts, values)(batch)["output"]) == 6  # type: ignore[arg-type]
@@ -160,7 +160,7 @@ def test_capturing_for_evaluation_leaves_every_module_in_its_mode() -> None:
 
     for programs in (
         BatchPrograms(lambda n: evaluated(source(n)), training=False),
-        BatchPrograms(lambda n: counting(source(n), 0), training=False),
+        BatchPrograms(lambda n: counting(source(n), (True,)), training=False),
         BatchPrograms(source, training=True),
     ):
         program = programs.of(6)

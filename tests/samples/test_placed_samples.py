@@ -6,14 +6,17 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
-from placewright.errors import InputError, RunError, UnknownNameError, UnsupportedError
+from placewright.errors import InputError, UnknownNameError, UnsupportedError
 from placewright.samples.placed_samples import placed_job, train_samples
 from placewright.samples.problem import Overlap
-from placewright.samples.training.node_training import Recipe
+from placewright.samples.training import job
+from placewright.samples.training.node_training import Recipe, parts
 from placewright.samples.training.train import Since
 from tests.samples.jobs import digits_job
 from tests.samples.tiny import tiny
@@ -111,28 +114,95 @@ def test_labels_that_are_ignored_count_for_nothing_on_any_node() -> None:
     assert run.trained.epochs[0].loss == pytest.approx(expected, rel=1e-6)
 
 
-def test_terms_beside_a_mean_over_labels_need_equal_numbers_of_them() -> None:
-    """One weight of a node fits both; where labels are ignored it would not."""
+def _terms(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A mean over labels, and one over rows."""
+    return cross_entropy(outputs, targets[:, 0]) + outputs.square().mean()
 
-    def loss_fn(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return nn.functional.cross_entropy(outputs, targets) + outputs.square().mean()
 
+def _two_means(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Each over labels of its own."""
+    first, second = outputs.split(2, 1)
+    return cross_entropy(first, targets[:, 0].clamp(max=1)) + cross_entropy(second, targets[:, 1])
+
+
+def _with_sum(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A mean over labels, and a sum over rows."""
+    return cross_entropy(outputs, targets[:, 0]) + 0.1 * outputs.square().sum()
+
+
+@pytest.mark.parametrize("loss_fn", [_terms, _two_means, _with_sum])
+def test_losses_of_several_terms_learn_what_one_process_learns(loss_fn: Any) -> None:
+    """Labels are ignored in one part, in one step's whole, and the optimizer has momentum."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model = nn.Linear(3, 4).double()
-        x, y = torch.randn(16, 3).double(), torch.randint(0, 4, (16,))
-    alone, recipe = copy.deepcopy(model), Recipe(epochs=1, batch=16)
-    given: Any = {"loss_fn": loss_fn, "lr": 0.1, "recipe": recipe, "speed": 1e4}
-    with train_samples(model, (x, y), tiny([10, 6]), **given) as placed:
-        placed.train()
-    gradient = torch.autograd.grad(loss_fn(alone(x), y), alone.weight)[0]
-    torch.testing.assert_close(model.weight, alone.weight - 0.1 * gradient)
-    y[12:] = -100
-    with (
-        train_samples(model, (x, y), tiny([10, 6]), **given) as placed,
-        pytest.raises(RunError, match="unlike numbers of labels"),
-    ):
-        placed.train()
+        x, y = torch.randn(16, 3).double(), torch.randint(0, 2, (16, 2))
+    y[11:, 0] = y[:5, 1] = -100
+    alone, recipe = copy.deepcopy(model), Recipe(epochs=2, batch=4)
+    nodes = [np.arange(10), np.arange(10, 16)]
+    steps = [
+        np.concatenate(rows)
+        for epoch in range(2)
+        for rows in zip(*(parts(node, 4, recipe.seed, epoch) for node in nodes), strict=True)
+    ]
+    y[steps[1], 0] = -100  # a step without any
+    mine, own = (torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, alone))
+    given: Any = {"loss_fn": loss_fn, "optimizer": mine, "recipe": recipe, "speed": 1e4}
+    with train_samples(model, (x, y), tiny([10, 6]).replace(epochs=2), **given) as placed:
+        placed.train(placed.plan("none").plan)
+    for rows in steps:
+        own.zero_grad()
+        loss_fn(alone(x[rows]), y[rows]).backward()
+        own.step()
+    torch.testing.assert_close(model.weight, alone.weight, rtol=1e-10, atol=1e-12)
+    for one, right in zip(model.parameters(), alone.parameters(), strict=True):
+        found, expected = mine.state[one], own.state[right]
+        torch.testing.assert_close(found["momentum_buffer"], expected["momentum_buffer"])
+
+
+def test_all_samples_are_evaluated_as_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process and on a node: parts that count unlike numbers of labels add up."""
+    monkeypatch.setattr(job, "TESTED", 5)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = nn.Linear(3, 4).double()
+        x, y = torch.randn(16, 3).double(), torch.randint(0, 2, (16, 2))
+    y[2:9, 0] = -100
+    given: Any = {"loss_fn": _terms, "lr": 0.1, "recipe": Recipe(epochs=1, batch=16), "speed": 1e4}
+    with train_samples(model, (x, y), tiny([10, 6]), test=(x, y), **given) as placed:
+        (run,) = placed.run(None, baselines=["none"])
+        placed.job.write_back(run.trained.state)
+        found = placed.evaluate()
+    expected = float(_terms(model(x), y).detach())
+    assert run.trained.epochs[0].test_loss == pytest.approx(expected, rel=1e-12)
+    assert found.loss == pytest.approx(expected, rel=1e-12)
+
+
+def test_samples_are_read_by_the_keys_of_the_first_one() -> None:
+    """Dicts that were filled in another order, in data and test set; eager PyTorch reads names."""
+
+    class Difference(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2).double()
+
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return torch.as_tensor(self.layer(a - 2 * b))
+
+    model = Difference()
+    x, y = torch.randn(12, 2, 3).double(), torch.randn(12, 2).double()
+    samples = [({"a": pair[0], "b": pair[1]}, target) for pair, target in zip(x, y, strict=True)]
+    turned = [(dict(reversed(inputs.items())), target) for inputs, target in samples]
+    mixed, alone = [*samples[:3], *turned[3:]], copy.deepcopy(model)
+    given: Any = {"loss_fn": nn.MSELoss(), "lr": 0.1, "recipe": Recipe(epochs=1, batch=12)}
+    with train_samples(model, mixed, tiny([7, 5]), test=turned, speed=1e4, **given) as placed:
+        (run,) = placed.run(None, baselines=["none"])
+        placed.job.write_back(run.trained.state)
+    loss = nn.functional.mse_loss(alone(x[:, 0], x[:, 1]), y)
+    (gradient,) = torch.autograd.grad(loss, alone.layer.weight)
+    torch.testing.assert_close(model.layer.weight, alone.layer.weight - 0.1 * gradient)
+    tested = nn.functional.mse_loss(model(x[:, 0], x[:, 1]), y)
+    assert run.trained.epochs[0].test_loss == pytest.approx(float(tested.detach()), rel=1e-9)
 
 
 class Counting(nn.Module):
@@ -345,7 +415,7 @@ def test_a_model_that_sees_padding_is_noticed(caplog: pytest.LogCaptureFixture) 
 
 
 def test_what_nodes_would_do_otherwise_each_is_refused() -> None:
-    """A parameter changed in forward; a mean over labels beside a sum over samples."""
+    """A parameter that is changed in forward."""
     words, labels = torch.randint(0, 9, (16, 5)), torch.randint(0, 3, (16,))
     model = nn.Sequential(nn.Embedding(9, 4, max_norm=0.1), nn.Flatten(), nn.Linear(20, 3))
     cross_entropy = nn.CrossEntropyLoss()
@@ -354,6 +424,82 @@ def test_what_nodes_would_do_otherwise_each_is_refused() -> None:
         train_samples(model, (words, labels), tiny([10, 6]), loss_fn=cross_entropy) as placed,
     ):
         placed.train()
-    mixed = lambda o, t: cross_entropy(o, t) + 0.1 * (o**2).sum()  # noqa: E731
-    with pytest.raises(UnsupportedError, match="a mean over labels and a sum"):
-        train_samples(nn.Linear(5, 3), (words.float(), labels), tiny([10, 6]), loss_fn=mixed)
+
+
+class Seen(nn.Module):
+    """Keeps something of the samples that it has seen, or of how often it was called."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.linear = kind, nn.Linear(3, 4)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.float32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores."""
+        if self.kind == "samples":
+            self.seen.add_(x.shape[0])
+        elif self.kind == "largest":
+            self.seen = torch.maximum(self.seen, x.detach().max())
+        else:
+            self.seen.add_(1)
+        return torch.as_tensor(self.linear(x))
+
+
+@pytest.mark.parametrize("kind", ["samples", "largest"])
+def test_buffers_of_the_samples_of_a_step_are_refused(kind: str) -> None:
+    """Each node would have its own, and one of them, or a mean, would be kept."""
+    data = torch.randn(16, 3), torch.randint(0, 4, (16,))
+    with pytest.raises(UnsupportedError, match=r"part of a batch \(seen\)"):
+        train_samples(Seen(kind), data, tiny([10, 6]), loss_fn=nn.CrossEntropyLoss())
+
+
+@pytest.mark.parametrize("held", [[2, 14], [14, 2], [0, 16]])
+def test_a_node_without_a_sample_in_some_step_counts_no_less(held: list[int]) -> None:
+    """Calls are counted once a step, by whoever has a sample in all of them."""
+    model, data = Seen("calls"), (torch.randn(16, 3), torch.randint(0, 4, (16,)))
+    given: Any = {"loss_fn": nn.CrossEntropyLoss(), "recipe": Recipe(epochs=1, batch=4)}
+    with train_samples(model, data, tiny(held), speed=1e4, **given) as placed:
+        placed.train(placed.plan("none").plan)
+    assert float(model.seen) == 4.0
+
+
+def test_data_that_nodes_would_not_have_is_refused() -> None:
+    """Samples drawn anew each time, models that no trace sees, counts that do not add up."""
+    x, y = torch.randn(16, 3), torch.randint(0, 4, (16,))
+
+    class Drawn:
+        def __len__(self) -> int:
+            return 16
+
+        def __getitem__(self, k: int) -> Any:
+            return x[k] + torch.randn(3), y[k]
+
+    nodes, loss_fn, plain = tiny([10, 6]), nn.CrossEntropyLoss(), nn.Linear(3, 4)
+    with pytest.raises(InputError, match="sample 0: a sample is another one each time"):
+        train_samples(plain, Drawn(), nodes, loss_fn=loss_fn)
+    for model, why in (
+        (torch.compile(plain, backend="eager"), "a compiled model"),
+        (nn.Sequential(nn.LazyLinear(4)), "a lazy module"),
+    ):
+        with pytest.raises(InputError, match=why):
+            train_samples(model, (x, y), nodes, loss_fn=loss_fn)
+
+    def clamped(outputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (outputs.square().sum(1) * mask).sum() / mask.sum().clamp(min=1.0)
+
+    mask = (torch.arange(16) % 4 == 0).float()
+    with pytest.raises(UnsupportedError, match="does not add up over samples"):
+        train_samples(plain, (x, mask), nodes, loss_fn=clamped)
+
+
+def test_an_expanded_buffer_is_left_as_it_is() -> None:
+    """Nothing can be written into it, and no step changes it."""
+    model = nn.Linear(3, 4)
+    model.register_buffer("ones", torch.ones(()).expand(4))
+    data = torch.randn(16, 3), torch.randint(0, 4, (16,))
+    recipe = Recipe(epochs=1, batch=16)
+    before = model.weight.detach().clone()
+    given: Any = {"loss_fn": nn.CrossEntropyLoss(), "recipe": recipe, "speed": 1e4}
+    with train_samples(model, data, tiny([10, 6]), **given) as placed:
+        placed.train()
+    assert not torch.equal(model.weight, before)

@@ -8,8 +8,9 @@ asked for. Batches of one sample always are: PyTorch broadcasts them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,8 +28,8 @@ from placewright.capturing.program_calls import (
     materialise,
     resolve_target,
 )
-from placewright.capturing.source import ModelSource
-from placewright.capturing.split_loss import CountedMeans
+from placewright.capturing.source import ModelSource, modules_in
+from placewright.capturing.split_loss import CountedMeans, LossSplit
 from placewright.capturing.state import decode
 from placewright.capturing.tracing import trace
 from placewright.errors import UnsupportedError
@@ -196,19 +197,42 @@ def evaluated(source: ModelSource) -> ModelSource:
     return _whole(source, lambda loss_fn, outputs, targets: (loss_fn(outputs, targets), outputs))
 
 
-def counting(source: ModelSource, mean: int) -> ModelSource:
-    """The source as a model that returns what the loss is divided by.
+def counting(source: ModelSource, counted: Sequence[bool]) -> ModelSource:
+    """The source as a model that returns what its means are divided by: one vector.
 
-    `mean`: which of its means, as `CountedMeans` counts them.
+    `counted`: which of its means, as `CountedMeans` counts them.
     """
 
     def count(loss_fn: Any, outputs: Any, targets: Any) -> Tensor:
         with CountedMeans() as means:
             loss_fn(outputs, targets)
-        found: Tensor = means.counts[mean]
-        return found
+        return torch.stack(
+            [c.double() for c, own in zip(means.counts, counted, strict=True) if own]
+        )
 
     return _whole(source, count)
+
+
+def divided(source: ModelSource, counted: tuple[bool, ...]) -> ModelSource:
+    """The source with a loss whose counted means are divided by numbers that come with a batch.
+
+    Behind the targets, in the order of the means.
+    """
+    loss_fn = source.loss_fn
+    # A module among the arguments is found there, with the name that it has in the plain loss.
+    held = () if isinstance(loss_fn, nn.Module) else modules_in(loss_fn)
+    divisors = tuple(torch.ones((), dtype=torch.float64) for own in counted if own)
+    return replace(
+        source,
+        loss_fn=partial(_divided, counted, loss_fn, *held),
+        targets=(source.targets, divisors),
+    )
+
+
+def _divided(counted: tuple[bool, ...], loss_fn: Any, *given: Any) -> Any:
+    *_, outputs, (targets, divisors) = given
+    with CountedMeans(LossSplit(counted=counted).divisors(divisors, 1.0)):
+        return loss_fn(outputs, targets)
 
 
 def _whole(source: ModelSource, then: Callable[[Any, Any, Any], Any]) -> ModelSource:

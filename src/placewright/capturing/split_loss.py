@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -66,6 +66,8 @@ class LossSplit:
         Whether model or loss raise an error for a part.
     tried
         Whether parts were compared with a whole.
+    unlike
+        Buffers that are others after a part than after the whole; not those of batch norm.
     """
 
     reduction: Literal["mean", "sum"] = "mean"
@@ -75,6 +77,7 @@ class LossSplit:
     mixes: bool = False
     fails: bool = False
     tried: bool = False
+    unlike: tuple[str, ...] = ()
 
     def divisors(self, counts: Sequence[Tensor], share: float) -> list[Tensor | None]:
         """What a part divides its means by; `counts`: of the whole batch, the counted ones."""
@@ -233,18 +236,6 @@ def split_loss(source: ModelSource) -> LossSplit:
     return LossSplit(refusal=f"rows of the example make no batch: {tried.error}", fails=True)
 
 
-def labels_of_a_row(source: ModelSource, mean: int) -> float:
-    """What a row must count where a loss has other terms beside its mean over labels; else 0.
-
-    Those count by rows, the mean by labels: one weight for both fits as long as all rows have as
-    many labels.
-
-    `mean`: the number of that mean.
-    """
-    with _still(source, training=True):
-        return _Comparison(source).labels_of_a_row(mean)
-
-
 @contextmanager
 def _still(source: ModelSource, *, training: bool) -> Iterator[None]:
     """The model's mode; dropout and batch norm treat each sample by itself."""
@@ -264,13 +255,14 @@ def _still(source: ModelSource, *, training: bool) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Evaluated:
-    """A loss, its gradients, the outputs, and the means that were seen."""
+    """A loss, its gradients, the outputs, the means that were seen, and buffers afterwards."""
 
     loss: Tensor
     gradients: list[Tensor]
     outputs: list[Tensor]
     means: CountedMeans
     inside: int = 0
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -285,23 +277,6 @@ class _Comparison:
     def __post_init__(self) -> None:
         given = tensors_of((self.source.inputs, self.source.targets))
         self.rows = next((int(x.shape[0]) for x in given if x.dim()), 0)
-
-    def labels_of_a_row(self, mean: int) -> float:
-        """See `labels_of_a_row`: the other terms are others for other parts of the batch."""
-        rows = torch.arange(self.rows)
-        if len(rows) < 2:
-            return 0.0
-        self.whole = self._evaluated(rows)
-        first, second = (self._beside(part, mean) for part in torch.split(rows, _sizes(len(rows))))
-        if abs(first - second) <= self._tolerance() * abs(float(self.whole.loss)):
-            return 0.0
-        return float(self.whole.means.counts[mean]) / len(rows)
-
-    def _beside(self, taken: Tensor, mean: int) -> float:
-        """The loss without its mean, which halves where its divisor is doubled."""
-        once = self._evaluated(taken)
-        doubled = self._evaluated(taken, [*[None] * mean, 2.0 * once.means.counts[mean]])
-        return 2.0 * float(doubled.loss) - float(once.loss)
 
     def verdict(self) -> LossSplit | None:
         """``None`` where the whole cannot be evaluated, or is another one each time."""
@@ -337,18 +312,28 @@ class _Comparison:
                 reason = self._difference(made, shares)
                 mixes = self._outputs_differ(made)
             except _OddDivisorError as error:
-                counted, reason, fails = found.counted, str(error), False
+                counted, reason, mixes, fails = found.counted, str(error), False, False
             except Exception as error:
                 counted, reason = found.counted, f"{type(error).__name__} on a part: {error}"[:300]
             if not reason:
                 chance = self._uncounted(taken, counted)
                 chance = chance or self._by_chance(taken, parts, shares, counted)
                 if not chance:
-                    return LossSplit(reduction, counted, inside, tried=True)
+                    unlike = self._unlike(made)
+                    return LossSplit(reduction, counted, inside, tried=True, unlike=unlike)
             reasons.insert(0 if not reason else len(reasons), reason or chance)
         if self._is_random(taken):
             return None
         return LossSplit("mean", found.counted, inside, reasons[0], mixes, fails)
+
+    def _unlike(self, parts: Sequence[_Evaluated]) -> tuple[str, ...]:
+        """Names of the buffers that parts leave behind otherwise than the whole does."""
+        every = self.whole.buffers.items()
+        return tuple(
+            name
+            for name, value in every
+            if not all(torch.allclose(value, p.buffers[name], equal_nan=True) for p in parts)
+        )
 
     def _says_nothing(self) -> bool:
         """Whether the loss is no number, or zero with all its gradients: any cut would fit."""
@@ -487,7 +472,7 @@ class _Comparison:
             if g is None or not g.is_sparse
         ]
         outputs = [x.detach() for x in noted[0]]
-        return _Evaluated(loss.detach(), gradients, outputs, means, noted[1])
+        return _Evaluated(loss.detach(), gradients, outputs, means, noted[1], copies)
 
     def _rows(self, tree: Any, taken: Tensor) -> Any:
         own = [
@@ -530,7 +515,7 @@ def _adds_up(whole: float, parts: Sequence[float]) -> bool:
     if math.isclose(sum(parts), whole, rel_tol=1e-6):
         return True
     raise _OddDivisorError(
-        f"the loss is divided by {whole:.6g}, by {' and '.join(map(repr, parts))}"
+        f"the loss is divided by {whole:.6g}, of its parts by {' and '.join(map(repr, parts))}"
     )
 
 

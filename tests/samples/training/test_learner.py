@@ -38,7 +38,7 @@ def test_what_is_not_sent_is_kept_for_the_next_step(tmp_path: Path) -> None:
     learner = Learner(order)
     learner.load({s: shards[0].read(s) for s in range(12)})
     before, group = learner._flat().numpy().copy(), Alone()
-    learner.gradients(np.arange(12))
+    learner.gradients(np.arange(12), learner.divisors(np.arange(12)))
     gradient = learner.gradient.numpy().copy()
     learner.step_together(group, 12)
     sent = (before - learner._flat().numpy()) / job.lr * 12

@@ -12,14 +12,22 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import save, save_file
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from placewright.capturing.gradients import BatchProgram, BatchPrograms, counting, evaluated
+from placewright.capturing.checks import check_plain
+from placewright.capturing.gradients import (
+    BatchProgram,
+    BatchPrograms,
+    counting,
+    divided,
+    evaluated,
+)
 from placewright.capturing.guards import Guards
 from placewright.capturing.lowered import input_name
 from placewright.capturing.mode import in_mode
 from placewright.capturing.source import ModelSource, as_arguments
-from placewright.capturing.split_loss import CountedMeans, labels_of_a_row, split_loss
+from placewright.capturing.split_loss import CountedMeans, LossSplit, split_loss
 from placewright.capturing.state import demand_written, is_expanded
 from placewright.capturing.updates import (
     GivenOptimizer,
@@ -79,10 +87,8 @@ class SampleJob:
     test
         Samples that the loss and the accuracy after each epoch are of; without them the loss is
         that of the epoch.
-    reduction
-        ``mean`` or ``sum``: how the loss is made of those of the samples.
-    labels
-        Of every sample; 0: any number.
+    split
+        How the loss of a batch is made of those of its samples.
     """
 
     model: nn.Module
@@ -91,23 +97,23 @@ class SampleJob:
     optimizer: GivenOptimizer = "sgd"
     lr: float = 0.1
     test: SampleSet | None = None
-    reduction: str = field(init=False)
-    labels: float = field(init=False)
+    split: LossSplit = field(init=False)
     _guards: Guards = field(init=False)
     _gradients: BatchPrograms = field(init=False)
     _tests: BatchPrograms = field(init=False)
     _counts: BatchPrograms = field(init=False)
-    _mean: int = field(init=False)
 
     def __post_init__(self) -> None:
         for samples in (self.samples, self.test):
             if samples is not None and not len(samples):
                 raise InputError("there is no sample", where=samples.where)
             if samples is not None:
-                samples.batch(1)
+                samples.follow(self.samples)
+                samples.demand_repeatable()
         self.samples.pad_alike(self.test)
         refuse_options(self.optimizer, "accumulate", "autocast", "scaler")
-        _ = self._source(1), self.update  # refuse what is no model, and other optimizers
+        check_plain(self._source(1))
+        _ = self.update  # refuse other optimizers
         refuse_trained_loss(self.model, self.loss_fn)
         if isinstance(self.optimizer, Optimizer):
             check_parameters(self.optimizer, self.model, type(self.model).__name__)
@@ -128,11 +134,11 @@ class SampleJob:
 
     def _capture(self) -> None:
         self._guards = Guards(self.model, self.loss_fn, training=True)
-        self.reduction = self._demand_samples_apart()
-        self._gradients = BatchPrograms(self._source, training=True)
-        self._tests = BatchPrograms(lambda n: evaluated(self._source(n)), training=False)
+        self.split = self._demand_samples_apart()
+        self._gradients = BatchPrograms(self._divided, training=True)
+        self._tests = BatchPrograms(lambda n: evaluated(self._divided(n)), training=False)
         self._counts = BatchPrograms(
-            lambda n: counting(self._source(n), self._mean), training=False, updating=False
+            lambda n: counting(self._source(n), self.split.counted), training=False, updating=False
         )
 
     def _source(self, count: int) -> ModelSource:
@@ -140,9 +146,24 @@ class SampleJob:
         name = type(self.model).__name__
         return ModelSource(self.model, inputs, self.loss_fn, targets, name)
 
-    def _demand_samples_apart(self) -> str:
-        """How the loss of a batch is made of those of its samples: ``mean`` or ``sum``."""
-        source = self._source(min(len(self.samples), EXAMPLE))
+    def _divided(self, count: int) -> ModelSource:
+        """The source with a loss that divides by what all nodes count, where it counts."""
+        source = self._source(count)
+        return divided(source, self.split.counted) if self.counts_labels else source
+
+    @property
+    def _example(self) -> int:
+        """Samples on which the loss is tried."""
+        return min(len(self.samples), EXAMPLE)
+
+    @property
+    def counts_labels(self) -> bool:
+        """Whether the loss has means over something else than rows."""
+        return any(self.split.counted)
+
+    def _demand_samples_apart(self) -> LossSplit:
+        """How the loss of a batch is made of those of its samples."""
+        source = self._source(self._example)
         found = split_loss(source)
         where = f"model {type(self.model).__name__}"
         if found.refusal:
@@ -154,24 +175,38 @@ class SampleJob:
                 by=found.refusal,
                 hint="take a loss that is a mean or a sum over samples",
             )
-        if sum(found.counted) > 1 or (found.inside and any(found.counted)):
+        if found.inside and any(found.counted):
             raise UnsupportedError(
-                "the model computes its loss itself, and divides it by what it counts"
-                if found.inside
-                else "a loss with several means over labels or masks",
+                "the model computes its loss itself, and divides it by what it counts",
                 where=where,
-                by=f"{sum(found.counted)} of them",
-                hint="give a loss_fn with one mean over labels, or a plain mean over samples",
+                hint="compute the loss in loss_fn, from outputs and targets",
             )
-        if any(found.counted) and found.reduction == "sum":
+        if found.unlike:
             raise UnsupportedError(
-                "a loss that adds a mean over labels and a sum over samples",
+                "a buffer of the model becomes another one for a part of a batch",
                 where=where,
-                hint="make both means, or both sums: nodes weight their gradients by one of them",
+                by=found.unlike[0].removeprefix("model."),
+                hint="compute it in the loop, from all samples: nodes see their own part of a step",
             )
-        self._mean = found.counted.index(True) if any(found.counted) else -1
-        self.labels = labels_of_a_row(source, self._mean) if self._mean >= 0 else 0.0
-        return found.reduction
+        self._demand_added_up(found, where)
+        return found
+
+    def _demand_added_up(self, found: LossSplit, where: str) -> None:
+        """Refuse counts of labels that are others for samples one by one, such as clamped ones."""
+        whole = self._counted_by(found, self.samples, [range(self._example)])
+        try:
+            alone = [range(k, k + 1) for k in range(self._example if any(found.counted) else 0)]
+            added = self._counted_by(found, self.samples, alone)
+        except Exception:  # a row alone may be no batch
+            return
+        for one, other in zip(added, whole, strict=True):
+            if not math.isclose(one, other, rel_tol=1e-6):
+                raise UnsupportedError(
+                    "the loss is divided by a number that does not add up over samples",
+                    where=where,
+                    by=f"{float(other):.6g} of a batch, {float(one):.6g} of its samples one by one",
+                    hint="divide by the plain count, without a least value (clamp) or a root",
+                )
 
     def _note_padding(self) -> None:
         """Warn where the loss of a sample depends on how far `collate` has padded it."""
@@ -204,21 +239,34 @@ class SampleJob:
         """
         if not len(samples):
             raise InputError("there is no sample", where=samples.where)
-        loss = counted = correct = 0.0
         with in_mode(self.model, self.loss_fn, training=False), torch.no_grad():
-            for first in range(0, len(samples), TESTED):
-                rows = range(first, min(first + TESTED, len(samples)))
+            whole = self._counted_by(self.split, samples, _tested(len(samples)))
+            loss = correct = 0.0
+            for rows in _tested(len(samples)):
                 inputs, targets = samples.rows(rows)
                 outputs = self._called(inputs)
-                with CountedMeans() as means:
-                    mean = float(self.loss_fn(outputs, targets))
-                count = float(means.counts[self._mean]) if self._mean >= 0 else float(len(rows))
-                loss += mean * (count if self.reduction == "mean" else 1.0) if count else 0.0
-                counted += count
+                share = len(rows) / len(samples) if self.split.reduction == "mean" else 1.0
+                with CountedMeans(self.split.divisors(whole, share)):
+                    loss += share * float(self.loss_fn(outputs, targets))
                 scores = outputs if isinstance(outputs, Tensor) else None
                 labels = targets if isinstance(targets, Tensor) else None
                 correct += math.nan if labels is None else correct_of(scores, labels)
-        return Evaluation(loss / counted, correct / len(samples), len(samples))
+        loss /= 1 if self.split.reduction == "mean" else len(samples)
+        return Evaluation(loss, correct / len(samples), len(samples))
+
+    def _counted_by(
+        self, split: LossSplit, samples: SampleSet, parts: Sequence[range]
+    ) -> list[Tensor]:
+        """What the counted means of the loss are divided by, added up over parts of the samples."""
+        total = torch.zeros(sum(split.counted), dtype=torch.float64)
+        with in_mode(self.model, self.loss_fn, training=False), torch.no_grad():
+            for rows in parts if len(total) else ():
+                inputs, targets = samples.rows(rows)
+                with CountedMeans() as means:
+                    self.loss_fn(self._called(inputs), targets)
+                pairs = zip(means.counts, split.counted, strict=True)
+                total += torch.stack([count.double() for count, counted in pairs if counted])
+        return [*total]
 
     def programs(self, sizes: Sequence[int]) -> tuple[BatchProgram, ...]:
         """Loss and gradients for batches of these sizes."""
@@ -226,7 +274,7 @@ class SampleJob:
 
     def counts(self, sizes: Sequence[int]) -> tuple[BatchProgram, ...]:
         """What the loss is divided by, for batches of these sizes; none for a plain mean."""
-        return tuple(self._counts.of(n) for n in sorted(set(sizes))) if self._mean >= 0 else ()
+        return tuple(self._counts.of(n) for n in sorted(set(sizes))) if self.counts_labels else ()
 
     def tests(self) -> tuple[BatchProgram, ...]:
         """Loss and outputs for the test samples, at most `TESTED` at once; none without them."""
@@ -234,6 +282,19 @@ class SampleJob:
             return ()
         sizes = {min(TESTED, len(self.test)), len(self.test) % TESTED} - {0}
         return tuple(self._tests.of(size) for size in sorted(sizes))
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Names in `state` of the buffers that are means over samples."""
+        norms = {
+            id(value)
+            for module in self.model.modules()
+            if isinstance(module, _BatchNorm)
+            for value in module.buffers()
+            if value.is_floating_point()
+        }
+        buffers = self._source(1).members()[1]
+        return tuple(input_name("buffer", m.key) for m in buffers if id(m.value) in norms)
 
     def state(self) -> dict[str, Tensor]:
         """Parameters, buffers and the optimizer's state by the names of a training state."""
@@ -260,6 +321,11 @@ class SampleJob:
                     held.copy_(state[name])
         if isinstance(self.optimizer, Optimizer):
             write_states(self.optimizer, self.model, state)
+
+
+def _tested(count: int) -> list[range]:
+    """Numbers of samples that are looked at at once."""
+    return [range(first, min(first + TESTED, count)) for first in range(0, count, TESTED)]
 
 
 def write_batch(samples: SampleSet, count: int, path: Path) -> str:

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from placewright.capturing.gradients import MESSAGES, BatchProgram, ProgramRun
 from placewright.capturing.update_rule import UpdateRule
 from placewright.capturing.updates import OPTIMIZER, Update
-from placewright.errors import InputError
 from placewright.io.arguments import Count, checked
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.runtime.program import Worker, WorkerProgram, order
@@ -123,9 +122,14 @@ class TrainingOrder:
     folder
         Of its samples.
     programs, counts
-        Loss and gradients, for every size of part that the node may have; and what the loss of so
-        many samples is divided by, where that is not their number.
-    reduction, labels, update
+        Loss and gradients, for every size of part that the node may have; and what the means of the
+        loss of so many samples are divided by, where that is not their number.
+    reduction, counted
+        Of `placewright.samples.training.job.SampleJob.split`: the second is how many means are
+        counted.
+    statistics
+        Names of the buffers in `state` that are means over samples, such as those of batch norm.
+    update
         As of `placewright.samples.training.job.SampleJob`.
     state
         File of the training state that it starts from.
@@ -151,7 +155,8 @@ class TrainingOrder:
     programs: tuple[BatchProgram, ...]
     counts: tuple[BatchProgram, ...]
     reduction: str
-    labels: float
+    counted: int
+    statistics: tuple[str, ...]
     update: Update
     state: str
     tests: tuple[BatchProgram, ...] = ()
@@ -226,8 +231,9 @@ def time_steps(spec: WorkerSpec, order: TrainingOrder, sizes: tuple[int, ...]) -
 
 
 def _timed_step(learner: Learner, dist: Any, size: int) -> tuple[float, float]:
+    divisors = learner.divisors(np.arange(size), dist)
     start = time.perf_counter()
-    _, weight = learner.gradients(np.arange(size))
+    _, weight = learner.gradients(np.arange(size), divisors)
     middle = time.perf_counter()
     learner.step_together(dist, weight)
     return middle - start, time.perf_counter() - middle
@@ -278,7 +284,7 @@ class _NodePart:
         self._wait(self.order.fixed_s)
         self.dist.barrier()
         took_s = time.perf_counter() - start
-        self.learner.average_buffers(self.dist, len(self.samples))
+        self.learner.agree_on_buffers(self.dist, len(self.samples))
         # One node looks at the test samples, and the sum with zeros of the others tells all.
         order = self.order
         tester = int(np.argmin(order.work)) == self.spec.rank and order.test
@@ -295,7 +301,7 @@ class _NodePart:
         by_size = {len(part): part for part in self._parts(self.order.first_epoch)}
         for part in by_size.values():
             with self.learner.buffers_kept():
-                self.learner.gradients(part)
+                self.learner.gradients(part, self.learner.divisors(part))
         torch.manual_seed(self.recipe.seed + self.spec.rank)
 
     def _parts(self, epoch: int) -> list[IntArray]:
@@ -308,17 +314,19 @@ class _NodePart:
     def _step(self, part: IntArray, *, last: bool, number: int) -> tuple[float, float]:
         """Gradients of a part, as slowly as this node is, then the exchange where it is due.
 
-        The sum of the losses, and what it is divided by.
+        The sum of the losses, and of how many samples it is.
         """
+        recipe = self.recipe
+        together = recipe.local_steps == 1 and not recipe.whole_epochs
+        divisors = self.learner.divisors(part, self.dist if together else None)
         start = time.perf_counter()
-        loss, weight = self.learner.gradients(part)
+        loss, weight = self.learner.gradients(part, divisors)
         work_s = float(self.order.work[self.spec.rank]) * len(part)
         self._wait(work_s - (time.perf_counter() - start))
         computed = time.perf_counter()
         self.compute_s += computed - start
         self.visited += len(part)
-        recipe = self.recipe
-        if recipe.local_steps == 1 and not recipe.whole_epochs:
+        if together:
             self.learner.step_together(self.dist, weight)
             due = True
         else:
@@ -348,7 +356,7 @@ class Learner:
 
     def __init__(self, order: TrainingOrder) -> None:
         self.recipe, self.mean = order.recipe, order.reduction == "mean"
-        self.labels = order.labels
+        self.counted = order.counted
         kept = load_file(order.state)
         self.state = {n: v for n, v in kept.items() if not n.startswith(OPTIMIZER)}
         trained = {o.name for p in order.programs[:1] for o in p.outputs} - {"loss"}
@@ -369,6 +377,9 @@ class Learner:
             for call in program.instructions
             for name in map(name_in_state, call.mutates)
         }
+        changed = sorted(name for name in self.updated if name.startswith("buffer:"))
+        self.statistics = [name for name in changed if name in order.statistics]
+        self.counters = [name for name in changed if name not in order.statistics]
         self.gradient: Any = None
         self.held_back: Any = 0.0
 
@@ -397,41 +408,44 @@ class Learner:
         leaves = zip(*samples.values(), strict=True)
         self.leaves = [torch.from_numpy(np.stack(leaf)) for leaf in leaves]
 
-    def gradients(self, samples: IntArray) -> tuple[float, float]:
+    def divisors(self, samples: IntArray, dist: Any = None) -> Tensor:
+        """What the counted means of `samples` are divided by: their share of what all nodes count.
+
+        Of this node alone without `dist`.
+        """
+        leaves = self._leaves(samples)
+        own = torch.tensor([len(samples)], dtype=torch.float64)
+        total = own = torch.cat([self._counts(leaves), own])
+        if not self.counted or (dist is None and not len(samples)):
+            return own[:-1]
+        if dist is not None:
+            total = own.clone()
+            dist.all_reduce(total)
+        return total[:-1] * (own[-1] / total[-1] if self.mean else 1.0)
+
+    def gradients(self, samples: IntArray, divisors: Tensor) -> tuple[float, float]:
         """Sum over `samples` of the gradients, kept; that of the losses, and how many they are.
 
-        That is what the mean over a batch is divided by: samples, or labels that are not ignored.
+        `divisors`: of `samples`; see `divisors`.
         """
         if len(samples) == 0:
             self.gradient = torch.zeros_like(self._flat())
             return 0.0, 0.0
-        rows = torch.tensor([self.row[int(s)] for s in samples])
-        leaves = [leaf[rows] for leaf in self.leaves]
-        made = self.runs[len(samples)](leaves)
-        count = self._count(leaves)
-        if self.labels and not math.isclose(count, self.labels * len(samples), rel_tol=1e-6):
-            raise InputError(
-                "the loss adds other terms to a mean over labels, and samples have unlike numbers "
-                "of labels",
-                where=f"{len(samples)} samples of a step",
-                by=f"{count:g} labels, {self.labels * len(samples):g} expected",
-                hint="let each term be a mean over samples, or ignore no labels",
-            )
-        flat = torch.cat([made[name].reshape(-1) for name in self.trained])
-        if count == 0:  # no label of the part counts, and nothing is divided by zero
-            self.gradient = torch.zeros_like(flat)
-            return 0.0, 0.0
-        times = count if self.mean else 1.0
-        self.gradient = flat * times
-        return float(made["loss"]) * times, count
+        made = self.runs[len(samples)]([*self._leaves(samples), *divisors])
+        times = float(len(samples)) if self.mean else 1.0
+        self.gradient = torch.cat([made[name].reshape(-1) for name in self.trained]) * times
+        return float(made["loss"]) * times, float(len(samples))
 
-    def _count(self, leaves: Sequence[Tensor]) -> float:
-        """What the loss of a batch is divided by."""
-        run = self.counts.get(len(leaves[0]))
-        if run is None:
-            return float(len(leaves[0]))
+    def _leaves(self, samples: IntArray) -> list[Tensor]:
+        rows = torch.tensor([self.row[int(s)] for s in samples], dtype=torch.int64)
+        return [leaf[rows] for leaf in self.leaves] if len(samples) else []
+
+    def _counts(self, leaves: Sequence[Tensor]) -> Tensor:
+        """What the counted means of a batch would be divided by."""
+        if not self.counted or not leaves:
+            return torch.zeros(self.counted, dtype=torch.float64)
         with self.buffers_kept():
-            return float(run(leaves)["output"])
+            return self.counts[len(leaves[0])](leaves)["output"]
 
     @contextmanager
     def buffers_kept(self) -> Iterator[None]:
@@ -458,15 +472,20 @@ class Learner:
         """Parameters become their mean over the nodes, weighted by samples."""
         self._averaged(dist, weight, [p.data for p in self.trained.values()])
 
-    def average_buffers(self, dist: Any, weight: int) -> None:
-        """Buffers become their mean: each node's are of its own samples."""
-        held = [
-            value
-            for name, value in self.state.items()
-            if name.startswith("buffer:") and value.is_floating_point()
-        ]
-        if held:
+    def agree_on_buffers(self, dist: Any, weight: int) -> None:
+        """Statistics become their mean over the nodes, each of its own samples; others are equal.
+
+        But for nodes that had no sample in some step: those of the node with the most are taken.
+        """
+        if held := [self.state[name] for name in self.statistics]:
             self._averaged(dist, weight, held)
+        if not self.counters:
+            return
+        weights = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+        weights[dist.get_rank()] = weight
+        dist.all_reduce(weights)
+        for name in self.counters:
+            dist.broadcast(self.state[name], src=int(weights.argmax()))
 
     def summed(self, dist: Any, values: FloatArray) -> FloatArray:
         """Numbers of all nodes added up."""
@@ -482,18 +501,20 @@ class Learner:
         """
         found = load_file(file)
         leaves = [found[str(k)] for k in range(len(found))]
-        largest = max(p.samples for p in programs)
+        count, largest = len(leaves[0]), max(p.samples for p in programs)
         runs = {p.samples: _TensorProgram(p, self.state) for p in programs}
-        loss = counted = correct = 0.0
-        for first in range(0, len(leaves[0]), largest):
-            own = [leaf[first : first + largest] for leaf in leaves]
+        parts = [
+            [leaf[first : first + largest] for leaf in leaves] for first in range(0, count, largest)
+        ]
+        whole = torch.stack([self._counts(part) for part in parts]).sum(0)
+        loss = correct = 0.0
+        for own in parts:
+            share = len(own[0]) / count if self.mean else 1.0
             with self.buffers_kept():
-                made = runs[len(own[0])](own)
-            count = self._count(own)
-            loss += float(made["output.0"]) * (count if self.mean else 1.0) if count else 0.0
-            counted += count
+                made = runs[len(own[0])]([*own, *(whole * share)])
+            loss += share * float(made["output.0"])
             correct += correct_of(made.get("output.1"), own[-1])
-        return loss / counted, correct / len(leaves[0])
+        return loss if self.mean else loss / count, correct / count
 
     def _all_summed(self, dist: Any, own: Tensor) -> Tensor:
         """The gradients and counts of all nodes added up, in half the bytes where asked for."""

@@ -18,12 +18,15 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_structure
 from torch.utils.data import default_collate
 
-from placewright.capturing.containers import leaves_of
+from placewright.capturing.containers import in_order_of, leaves_of
 from placewright.errors import InputError, PlacewrightError, UnknownNameError, described
 
 Collate = Callable[[list[Any]], Any]
 Shape = tuple[tuple[int, ...], Any]
 """Of a tensor of one sample: sizes and dtype."""
+
+TAKEN_TWICE = 4
+"""First samples that are taken twice, to see whether they are the same."""
 
 MOST_CHARACTERS = 300
 """Of another library's error within ours."""
@@ -66,6 +69,7 @@ class SampleSet:
         self._beside: list[Any] = []
         self._shapes: tuple[Shape, ...] = ()
         self._narrowest = 0
+        self._like: tuple[Any, Any] | None = None
 
     def __len__(self) -> int:
         return len(tree_leaves(self._data)[0]) if self._rows else len(self._data)
@@ -116,6 +120,29 @@ class SampleSet:
         if not self._beside:
             return None
         return self.rows([self._narrowest]), self._collated([self._narrowest])
+
+    def follow(self, other: SampleSet) -> None:
+        """Order the tensors of a batch as those of the `other` set, by the keys of dicts.
+
+        Raises `InputError`: the first samples of this set, or of the other one, make no batch.
+        """
+        self._like = other.batch(1)
+        self.batch(1)
+
+    def demand_repeatable(self) -> None:
+        """Raise `InputError` where a sample is another one when it is taken again.
+
+        Nodes keep what the data set gives once, and every epoch sees that.
+        """
+        for k in range(0 if self._rows else min(len(self), TAKEN_TWICE)):
+            first, again = (tensors(*self._collated([k], [])) for _ in range(2))
+            if not all(map(_equal, first, again)):
+                raise InputError(
+                    "a sample is another one each time that it is taken",
+                    where=self.name(k),
+                    hint="nodes keep samples as they are taken once: transform at random in the "
+                    "model's forward, with numbers of torch, or not at all",
+                )
 
     def rows(self, numbers: Sequence[int]) -> tuple[Any, Any]:
         """These samples as one batch, padded as `collate` does it for them alone."""
@@ -195,6 +222,9 @@ class SampleSet:
         except Exception as error:  # whatever the user's code raises
             raise self._no_batch(rows, error) from error
         _demand_rows((inputs, targets), len(rows) + len(beside), self.name(rows[0]))
+        # Tensors are told apart by their order, and dicts have that in which they were filled.
+        self._like = self._like or (inputs, targets)
+        inputs, targets = map(in_order_of, self._like, (inputs, targets))
         if beside:
             kept = len(rows)
             inputs, targets = tree_map(lambda x: x[:kept], (inputs, targets))
@@ -298,6 +328,12 @@ def _demand_rows(batch: tuple[Any, Any], count: int, where: str) -> None:
                 by=kind.removeprefix("torch."),
                 hint="give dense tensors of a type that NumPy has, and convert them in the model",
             )
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def _is_stored(leaf: Tensor) -> bool:
