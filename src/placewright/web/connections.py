@@ -74,22 +74,31 @@ READ_S = 30.0
 """From when an answer has to wait for its client until the client has read all of it."""
 
 
-def allow_files() -> None:
-    """Let this process open as many files as all connections need, where it may."""
+def allow_files(beside: int = 0) -> None:
+    """Let this process open as many files as all connections need, where it may.
+
+    `beside`: connections of another port.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = CONNECTIONS + RESERVED + OTHER_FILES
+    wanted = CONNECTIONS + RESERVED + OTHER_FILES + beside
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def most_connections() -> int:
+def most_connections(beside: int = 0) -> int:
     """`CONNECTIONS`, or fewer where the system does not let this process open so many files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return CONNECTIONS
-    return min(CONNECTIONS, max(1, soft - RESERVED - OTHER_FILES))
+    return min(CONNECTIONS, max(1, soft - RESERVED - OTHER_FILES - beside))
+
+
+def connections_beside(wanted: int) -> int:
+    """Those of another port: `wanted`, or a quarter of the files that this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // 4))
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -297,6 +306,8 @@ class Acceptor:
         With which connections are made; ``None``: without.
     connections
         Those of the server that have sent something.
+    beside
+        Connections that another port of this process may have.
     """
 
     def __init__(
@@ -305,8 +316,9 @@ class Acceptor:
         make: Callable[[Acceptor], ClientConnection],
         tls: ssl.SSLContext | None,
         connections: Collection[Any],
+        beside: int = 0,
     ) -> None:
-        self._listening, self._make = listening, make
+        self._listening, self._make, self._beside = listening, make, beside
         self._tls, self._connections = tls, connections
         self._loop, self._readable = asyncio.get_running_loop(), select.epoll()
         self._silent: dict[int, tuple[socket.socket, float]] = {}  # by file, oldest first; since
@@ -320,10 +332,15 @@ class Acceptor:
         self._loop.add_reader(self._readable, self._read)
 
     @property
+    def most(self) -> int:
+        """How many connections there may be."""
+        return most_connections(self._beside)
+
+    @property
     def full(self) -> bool:
         """Whether there are too many connections, silent ones among them."""
         count = len(self._silent) + len(self._opening) + len(self._connections)
-        return count > most_connections()
+        return count > self.most
 
     def joined(self, connection: ClientConnection) -> bool:
         """A connection has its transport; whether it is one too many."""
@@ -346,7 +363,7 @@ class Acceptor:
 
     def displace(self) -> bool:
         """Send the oldest connection away that has not asked, for one that has; whether one has."""
-        if self._silent and len(self._opening) + len(self._connections) <= most_connections():
+        if self._silent and len(self._opening) + len(self._connections) <= self.most:
             self._refuse(next(iter(self._silent)), FULL)
             return True
         other = next(iter(self._unasked), None)
@@ -460,14 +477,17 @@ class Acceptor:
 class Server(uvicorn.Server):
     """uvicorn's server on a socket that listens; it leaves signals to its caller.
 
-    `options`: of `uvicorn.Config`.
+    `beside`: connections that another port of this process may have. `options`: of
+    `uvicorn.Config`.
     """
 
-    def __init__(self, application: Any, listening: socket.socket, **options: Any) -> None:
+    def __init__(
+        self, application: Any, listening: socket.socket, *, beside: int = 0, **options: Any
+    ) -> None:
         fixed: dict[str, Any] = {"http": ClientConnection, "ws": "none", "lifespan": "off"}
         silent: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False}
         super().__init__(uvicorn.Config(application, **fixed, **silent, **options))
-        self._listening = listening
+        self._listening, self._beside = listening, beside
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -478,7 +498,11 @@ class Server(uvicorn.Server):
         """Accept connections."""
         await super().startup(sockets=[])
         self._acceptor = Acceptor(
-            self._listening, self._connection, self.config.ssl, self.server_state.connections
+            self._listening,
+            self._connection,
+            self.config.ssl,
+            self.server_state.connections,
+            self._beside,
         )
 
     def _connection(self, acceptor: Acceptor) -> ClientConnection:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import select
+import socket
 import ssl
 import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError, RunError
-from placewright.requests.serving.grpc_interface import _message_classes
+from placewright.requests.serving.grpc_interface import GrpcInterface, _message_classes
 from placewright.requests.serving.load import Traffic, load_target, target_at
 from placewright.requests.serving.measured import read_status
 from placewright.requests.serving.server import Running, ServingOptions, serve
@@ -260,3 +263,23 @@ def test_wrong_files_and_origins_are_refused_before_the_start(
     for origin in ("*", "example.org", "https://example.org/"):
         with pytest.raises(InputError, match="no origin"):
             ServingOptions(origins=(origin,))
+
+
+def test_silent_clients_take_no_more_than_their_share(
+    running: Running, certificate: tuple[Path, Path], triton: Any
+) -> None:
+    """Of the files that the process may open: one too many is sent away, and HTTP is answered."""
+    host, port = running.grpc.split(":")
+    with ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection((host, int(port))))
+            for _ in range(GrpcInterface.connections + 20)
+        ]
+        ended: set[socket.socket] = set()
+        while len(ended) < 20:
+            readable, _, _ = select.select([each for each in silent if each not in ended], [], [])
+            assert {each.recv(1) for each in readable} == {b""}
+            assert not {*readable} & {*silent[:200]}  # those are silent for too short a time
+            ended.update(readable)
+        assert json.loads(http(running, certificate, "/v2/health/live").body) == {"live": True}
+    assert triton.is_server_live()

@@ -31,7 +31,7 @@ from placewright.requests.serving.protocol import LENGTH, MOST_DEADLINE_S
 from placewright.requests.serving.rows import shutting_down
 from placewright.requests.serving.site import Reply, Site, refusal_of
 from placewright.requests.serving.tensors import NUMPY, to_bytes
-from placewright.web.connections import CONNECTIONS
+from placewright.web.connections import CONNECTIONS, HEAD_S, connections_beside
 from placewright.web.refusals import PRESENCE, Message, Presence, Refusal
 
 SERVICE = "inference.GRPCInferenceService"
@@ -117,6 +117,9 @@ class GrpcInterface:
     Raises `MissingDependencyError`: grpcio is not installed.
     """
 
+    connections = 256
+    """That there may be; on each, a client has as many calls under way as it likes."""
+
     def __init__(
         self, application: Site, host: str, port: int, certificate: tuple[bytes, bytes] | None
     ) -> None:
@@ -139,6 +142,9 @@ class GrpcInterface:
             ("grpc.max_receive_message_length", most),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),
+            # Without these, silent clients would take all files that the process may open.
+            ("grpc.max_allowed_incoming_connections", connections_beside(self.connections)),
+            ("grpc.server_handshake_timeout_ms", int(1e3 * HEAD_S)),
         ]
         server = self._grpc.aio.server(options=options, maximum_concurrent_rpcs=CONNECTIONS)
         server.add_generic_rpc_handlers((self._handlers(),))

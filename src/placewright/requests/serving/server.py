@@ -355,8 +355,9 @@ async def serving(
             origins=options.origins,
             limits=options.limits,
         )
-        listener = Listener(application, listening, options.tls_cert, options.tls_key)
         calls = _grpc_interface(application, options)
+        most = 0 if calls is None else calls.connections
+        listener = Listener(application, listening, options.tls_cert, options.tls_key, most)
         try:
             async with _beside(dispatcher.watch(), _flush(observer)) as begin:
                 for name, speed in server_speeds(cluster).items():
@@ -412,7 +413,10 @@ async def serving_text(
 
 
 class Listener:
-    """Connections of clients, from `begin` to `end`."""
+    """Connections of clients, from `begin` to `end`.
+
+    `calls`: connections of gRPC that there may be beside them.
+    """
 
     def __init__(
         self,
@@ -420,9 +424,10 @@ class Listener:
         listening: socket.socket,
         tls_cert: Path | None = None,
         tls_key: Path | None = None,
+        calls: int = 0,
     ) -> None:
         self._listening = listening
-        self._http = _http(application, listening, tls_cert, tls_key)
+        self._http = _http(application, listening, tls_cert, tls_key, calls)
         self._scheme = "http" if tls_cert is None else "https"
         self._task: asyncio.Task[None] | None = None
 
@@ -535,16 +540,21 @@ def _grpc_interface(application: Site, options: ServingOptions) -> GrpcInterface
 
 
 def _http(
-    application: Site, listening: socket.socket, tls_cert: Path | None, tls_key: Path | None
+    application: Site,
+    listening: socket.socket,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    calls: int,
 ) -> Any:
     try:
-        from placewright.web.connections import Server, allow_files
+        from placewright.web.connections import Server, allow_files, connections_beside
     except ImportError:
         raise MissingDependencyError("uvicorn", extra=SERVE, purpose="serving requests") from None
-    allow_files()
+    allow_files(calls)
     return Server(
         application,
         listening,
+        beside=connections_beside(calls) if calls else 0,
         date_header=False,
         timeout_graceful_shutdown=5,
         ssl_certfile=tls_cert,
