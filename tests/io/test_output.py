@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from placewright.errors import InputError
-from placewright.io.output import PIECE, cut_torn_line, end_of, json_lines, naming, output_file
+from placewright.io.output import (
+    PIECE,
+    cut_torn_line,
+    end_of,
+    json_lines,
+    lines_since,
+    naming,
+    output_file,
+)
 
 
 def test_a_file_that_cannot_be_written_is_refused_early(tmp_path: Path) -> None:
@@ -49,3 +57,16 @@ def test_a_torn_line_is_cut_off(tmp_path: Path, lines: bytes, torn: int) -> None
     cut_torn_line(path)
     assert path.read_bytes() == lines
     cut_torn_line("/dev/full")
+
+
+def test_a_file_that_grows_is_read_in_whole_lines(tmp_path: Path) -> None:
+    """Each once; a line that is too long in pieces; nothing of a file that is not there."""
+    path = tmp_path / "log"
+    assert lines_since(path, 3, 10) == (b"", 3)
+    path.write_bytes(b"one\ntwo\nthr")
+    assert lines_since(path, 0, 10) == (b"one\ntwo\n", 8)
+    assert lines_since(path, 8, 10) == (b"", 8)
+    with path.open("ab") as file:
+        file.write(b"ee and more\n")
+    assert lines_since(path, 8, 10) == (b"three and ", 18)
+    assert lines_since(path, 18, 10) == (b"more\n", 23)

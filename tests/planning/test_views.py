@@ -32,6 +32,7 @@ from placewright.planning.views import (
     result_facts,
     saved_candidates_section,
     saved_facts,
+    saved_sections,
     views_of,
 )
 from placewright.report.text import percent, plain_table, shorten
@@ -90,6 +91,15 @@ def test_facts_of_a_file_are_those_of_the_result() -> None:
     assert saved["planner"] == result.planner
     assert saved == {name: value for name, value, _ in result_facts(result)}
     assert [value for _, value, _ in saved_facts({"value": 1.0})] == ["1 s", "-", "-", "-", "-"]
+
+
+def test_sections_of_a_plan_file() -> None:
+    """A document without a value, such as a cluster, has no facts."""
+    first, others = saved_sections({"value": 2.0, "note": "as measured"})
+    assert "as measured" in first
+    assert "2 s" in first
+    assert others == ""
+    assert [*saved_sections({"devices": []})] == [""]
 
 
 def test_columns_are_aligned() -> None:

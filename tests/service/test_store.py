@@ -104,7 +104,9 @@ def test_a_job_ends_once(tmp_path: Path) -> None:
     assert store.update_job(ids[0], state=JobState.CANCELLED) is not None
     assert store.update_job(ids[0], state=JobState.RUNNING) is None
     assert store.update_job(ids[1], only=JobState.RUNNING, attempts=1) is None
-    assert [job.id for job in store.jobs(most=2, before=ids[3])] == ids[2:0:-1]
+    newest = store.jobs(most=2, before=ids[3])
+    assert ([job.id for job in newest], newest.next) == (ids[2:0:-1], ids[1])
+    assert store.jobs(most=5).next is None
     assert store.counts() == {"queued": 4, "cancelled": 1}
     assert store.open_jobs("") == 4
     store.close()

@@ -61,6 +61,22 @@ def end_of(path: Path, most_bytes: int | None = None) -> bytes:
         return b""
 
 
+def lines_since(path: Path, position: int, most_bytes: int) -> tuple[bytes, int]:
+    """What a file has gained behind a position, in whole lines, and the position behind that.
+
+    Empty where it cannot be read. A line that is longer than `most_bytes` comes in pieces.
+    """
+    try:
+        with open(path, "rb") as file:
+            file.seek(position)
+            data = file.read(most_bytes)
+    except OSError:
+        return b"", position
+    whole = data[: data.rfind(b"\n") + 1]
+    whole = data if not whole and len(data) == most_bytes else whole
+    return whole, position + len(whole)
+
+
 def cut_torn_line(path: str | Path) -> None:
     """Cut off what follows the last line that was written to its end.
 

@@ -328,6 +328,13 @@ def saved_candidates_section(data: Data, unit: str = "s") -> str:
     )
 
 
+def saved_sections(data: Data, unit: str = "s") -> Iterator[str]:
+    """Facts and candidates of a plan file, without facts where it has no value."""
+    if isinstance(data.get("value"), int | float):
+        yield section("Result", data.get("note") or "", facts(saved_facts(data, unit)))
+    yield saved_candidates_section(data, unit)
+
+
 def _outcome(entry: Data) -> Outcome:
     """Of a saved candidate; files of version 0.1 have only its status."""
     if entry.get("outcome") is not None:

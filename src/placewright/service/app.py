@@ -28,12 +28,13 @@ from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import read_cluster
 from placewright.cluster.schema import preset_names
 from placewright.errors import InputError, PlacewrightError, RunError, UnknownNameError
-from placewright.io.output import end_of, json_lines
+from placewright.io.output import end_of, json_lines, lines_since
 from placewright.planning.wings import wings
 from placewright.service.files import NAME, FileStore, TooLargeError
 from placewright.service.jobs import Jobs, TooManyJobsError
 from placewright.service.operations import Operation, find
 from placewright.service.store import (
+    ALL,
     ENDED,
     SERVED,
     DatabaseError,
@@ -41,7 +42,6 @@ from placewright.service.store import (
     JobState,
     Store,
     Tokens,
-    paged,
 )
 from placewright.version import __version__
 from placewright.web.access import BODY_S, COOKIE, HINTS, REPORT_CONTENT
@@ -145,14 +145,14 @@ class FileList(BaseModel):
     next: str | None
 
 
-class OperationAnswer(BaseModel):
+class OperationAnswer(BaseModel, from_attributes=True):
     """An operation, and the JSON schema of its options."""
 
     name: str
     wing: str | None
     summary: str
     text: str
-    options: dict[str, Any]
+    options: dict[str, Any] = Field(validation_alias="schema")
 
 
 class WingAnswer(BaseModel):
@@ -309,7 +309,7 @@ def clusters(service: Service) -> list[ClusterAnswer]:
     """Presets, and stored files that are clusters."""
     stored = [
         _cluster(file.name, service.files.path(file))
-        for file in service.store.files(kinds=["cluster"])
+        for file in service.store.files(kinds=["cluster"], most=ALL)
     ]
     every = [*map(_cluster, preset_names()), *stored]
     return [each for each in every if each is not None]
@@ -332,12 +332,12 @@ def _operations(router: APIRouter, service: Service) -> None:
     @router.get("/operations")
     def list_operations() -> list[OperationAnswer]:
         """List what can be done, with schemas of the options."""
-        return [described(each) for each in service.operations.values()]
+        return [OperationAnswer.model_validate(each) for each in service.operations.values()]
 
     @router.get("/operations/{name}")
     def read_operation(name: OperationName) -> OperationAnswer:
         """Read an operation."""
-        return described(find(service.operations, name))
+        return OperationAnswer.model_validate(find(service.operations, name))
 
     @router.post("/operations/{name}/jobs", status_code=202)
     def start_job(
@@ -376,18 +376,6 @@ def _schema(app: FastAPI, service: Service) -> dict[str, Any]:
     return found
 
 
-def described(operation: Operation) -> OperationAnswer:
-    """An operation with its schema."""
-    wing = operation.path[0] if len(operation.path) > 1 else None
-    return OperationAnswer(
-        name=operation.name,
-        wing=wing,
-        summary=operation.summary,
-        text=operation.text,
-        options=operation.schema,
-    )
-
-
 def _jobs(router: APIRouter, service: Service) -> None:
     """What was asked for."""
 
@@ -399,10 +387,10 @@ def _jobs(router: APIRouter, service: Service) -> None:
         most: Annotated[int, Query(ge=1, le=500)] = 50,
     ) -> JobList:
         """List jobs, the newest first."""
-        given: dict[str, Any] = {"before": before, "states": state or (), "operation": operation}
-        found, older = paged(lambda count: service.store.jobs(**given, most=count), most)
-        counts = service.store.counts()
-        return JobList.model_validate({"jobs": found, "next": older, "counts": counts})
+        store = service.store
+        found = store.jobs(before=before, states=state or (), operation=operation, most=most)
+        counts = store.counts()
+        return JobList.model_validate({"jobs": found, "next": found.next, "counts": counts})
 
     @router.get("/jobs/{id}")
     def read_job(job: Asked) -> JobDetails:
@@ -465,11 +453,13 @@ async def events(service: Service, id: str, position: str) -> AsyncIterator[Serv
     read = [int(n) if n.isdecimal() and len(n) < 16 else 0 for n in (first, second)]
     while True:
         job = await asyncio.to_thread(service.job, id)
-        lines = json_lines(_more(folder.progress, read, 0))
+        progress, read[0] = lines_since(folder.progress, read[0], LOG_BYTES)
+        added, read[1] = lines_since(folder.log, read[1], LOG_BYTES)
+        lines = json_lines(progress)
         found: list[tuple[str, Any]] = [("progress", line) for line in lines if "title" in line]
         if run := followed(lines):
             found.append(("run", run))
-        if added := _more(folder.log, read, 1):
+        if added:
             found.append(("log", added.decode(errors="replace")))
         if job.state != state:
             state = job.state
@@ -479,20 +469,6 @@ async def events(service: Service, id: str, position: str) -> AsyncIterator[Serv
         if state in ENDED or service.stopping():
             return
         await asyncio.sleep(LOOK_S)
-
-
-def _more(path: Path, read: list[int], which: int) -> bytes:
-    """What a file has gained since it was read, in whole lines; moves the position."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(read[which])
-            data = file.read(LOG_BYTES)
-    except OSError:
-        return b""
-    whole = data[: data.rfind(b"\n") + 1]
-    whole = data if not whole and len(data) == LOG_BYTES else whole  # a line without an end
-    read[which] += len(whole)
-    return whole
 
 
 def _outputs(router: APIRouter, service: Service) -> None:
@@ -549,9 +525,8 @@ def _files(router: APIRouter, service: Service) -> None:
         most: Annotated[int, Query(ge=1, le=500)] = 50,
     ) -> FileList:
         """List stored files, the newest first."""
-        given: dict[str, Any] = {"before": before, "kinds": kind or ()}
-        found, older = paged(lambda count: service.store.files(**given, most=count), most)
-        return FileList.model_validate({"files": found, "next": older})
+        found = service.store.files(before=before, kinds=kind or (), most=most)
+        return FileList.model_validate({"files": found, "next": found.next})
 
     @router.put("/files/{name}", status_code=201)
     async def upload_file(name: FileName, request: Request, owner: Owner) -> FileAnswer:

@@ -36,6 +36,7 @@ from placewright.service.files import NAME, FileStore, digest, document_kind
 from placewright.service.operations import Operation, used_file
 from placewright.service.process import OUT, Ending, JobFolder
 from placewright.service.store import (
+    ALL,
     ENDED,
     GOING,
     SERVED,
@@ -223,7 +224,7 @@ class Jobs:
 
         self._enqueue = enqueue
         for operation in (None, SERVED):
-            left = self.store.jobs(states=GOING, operation=operation, most=1_000_000)
+            left = self.store.jobs(states=GOING, operation=operation, most=ALL)
             for job in reversed(left):
                 enqueue(job)
 
@@ -234,7 +235,7 @@ class Jobs:
         writes them. A plan that was taken is not taken again, unless it has changed.
         """
         kinds = {wing.files().plan_document.kind: name for name, wing in families()}
-        taken = {file.sha256 for file in self.store.files(kinds=list(kinds), most=1_000_000)}
+        taken = {file.sha256 for file in self.store.files(kinds=list(kinds), most=ALL)}
         for path in sorted(folder.glob("*.json")):
             wing = kinds.get(document_kind(path, path.name))
             if wing is not None and NAME.fullmatch(path.name) and digest(path) not in taken:

@@ -177,6 +177,11 @@ class Operation:
         return ".".join(self.path)
 
     @property
+    def wing(self) -> str | None:
+        """The group of verbs that it belongs to, if it does."""
+        return self.path[0] if len(self.path) > 1 else None
+
+    @property
     def repeatable(self) -> bool:
         """Whether running it twice does no harm."""
         return self.path[-1] in REPEATABLE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,14 +21,14 @@ from placewright.planning.side_by_side import (
     side_of_data,
     verdict,
 )
+from placewright.planning.views import saved_sections
 from placewright.planning.wings import families, wings
 from placewright.report.gantt import timelines_in
-from placewright.report.page import facts, section
 from placewright.report.text import ago, amount, percent, size
-from placewright.service.app import JobId, Service, clusters, described, details
+from placewright.service.app import JobId, Service, clusters, details
 from placewright.service.operations import Operation, Option, find
 from placewright.service.process import RESULT_BYTES
-from placewright.service.store import ENDED, Job, JobState, paged
+from placewright.service.store import ENDED, Job, JobState
 from placewright.web.access import REPORT_CONTENT
 
 HERE = Path(__file__).parent
@@ -147,10 +147,10 @@ class Pages:
     def jobs(self, request: Request, before: str | None = None, state: str = "") -> HTMLResponse:
         """All jobs, a page at a time."""
         states = [state] if state in list(JobState) else []
-        store = self._service.store
-        found, older = paged(lambda most: store.jobs(before=before, states=states, most=most), ROWS)
-        chosen = {"state": state, "states": list(JobState), "counts": store.counts()}
-        return self.page("jobs.html", jobs=found, next=older, **chosen)
+        found = self._service.store.jobs(before=before, states=states, most=ROWS)
+        counts = self._service.store.counts()
+        chosen = {"state": state, "states": list(JobState), "counts": counts}
+        return self.page("jobs.html", jobs=found, **chosen)
 
     def job(self, id: JobId) -> HTMLResponse:
         """A job: how far it is, or what it has found."""
@@ -163,31 +163,28 @@ class Pages:
             ended=job.state in ENDED,
             unit=unit,
             result=result,
-            sections=_sections(result, unit) if result else [],
+            sections=saved_sections(result, unit) if result else [],
             files=self._service.store.files(job=job.id),
             operations=self._service.operations,
         )
 
     def files(self, before: str | None = None) -> HTMLResponse:
         """Stored files, a page at a time, and what may be done with each."""
-        store = self._service.store
-        found, older = paged(lambda most: store.files(before=before, most=most), ROWS)
-        return self.page("files.html", files=found, next=older, uses=self._uses)
+        found = self._service.store.files(before=before, most=ROWS)
+        return self.page("files.html", files=found, uses=self._uses)
 
     def reference(self) -> HTMLResponse:
         """The API, as it describes itself."""
-        operations = [described(each) for each in self._service.operations.values()]
-        return self.page("api.html", operations=operations)
+        return self.page("api.html", operations=self._service.operations.values())
 
     def _groups(self) -> list[tuple[str, str, list[Operation]]]:
         """Operations by wing: name, title, operations; those of no wing come last."""
         every = self._service.operations.values()
-        found = []
-        for name, wing in wings().items():
-            own = [each for each in every if len(each.path) > 1 and each.path[0] == name]
-            found.append((name, wing.title, own))
-        grouped = {each.name for _, _, own in found for each in own}
-        rest = [each for each in every if each.name not in grouped]
+        found = [
+            (name, wing.title, [each for each in every if each.wing == name])
+            for name, wing in wings().items()
+        ]
+        rest = [each for each in every if each.wing not in wings()]
         return [*found, ("machine", "models, profiles and this machine", rest)]
 
     def _choices(self, operation: Operation) -> dict[str, list[tuple[str, str]]]:
@@ -269,15 +266,6 @@ def _unit_of(operation: str, result: dict[str, Any] | None = None) -> str:
         return str(result["unit"])
     wing = wings().get(operation.partition(".")[0])
     return "s" if wing is None else wing.unit
-
-
-def _sections(result: dict[str, Any], unit: str) -> Iterator[str]:
-    """Facts and candidates of a result, as reports have them."""
-    from placewright.planning.views import saved_candidates_section, saved_facts
-
-    if isinstance(result.get("value"), int | float):
-        yield section("Result", result.get("note") or "", facts(saved_facts(result, unit)))
-    yield saved_candidates_section(result, unit)
 
 
 def _fits(option: Option, operation: Operation, kind: str, name: str) -> bool:

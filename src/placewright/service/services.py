@@ -27,7 +27,7 @@ from placewright.requests.serving.measured import ServerClient
 from placewright.service.jobs import SERVICES_AT_ONCE, Jobs, TooManyJobsError
 from placewright.service.operations import BESIDE, Operation, Option
 from placewright.service.process import JobFolder
-from placewright.service.store import SERVED, Job, JobState
+from placewright.service.store import ALL, SERVED, Job, JobState
 
 OPTIONS = (
     *("server", "cluster", "policy", "max_waiting", "max_batch", "deadline", "drain"),
@@ -182,7 +182,7 @@ class Services:
         return found
 
     def _every(self) -> list[Job]:
-        return self._jobs.store.jobs(operation=SERVED, most=1_000_000)
+        return self._jobs.store.jobs(operation=SERVED, most=ALL)
 
     def find(self, name: str) -> Job:
         """The service of this name; `UnknownNameError` offers the nearest."""

@@ -13,7 +13,7 @@ import hmac
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -124,13 +124,14 @@ class StoredFile(Table):
 Row = TypeVar("Row", Job, StoredFile)
 
 
-def paged(find: Callable[[int], list[Row]], most: int) -> tuple[list[Row], str | None]:
-    """The newest `most` rows, and the `before` of those after them, if there are any.
+class Rows(list[Row]):
+    """Rows, the newest first. `next`: the `before` of those after them, if there are any."""
 
-    `find`: finds so many rows.
-    """
-    found = find(most + 1)
-    return found[:most], found[most - 1].id if len(found) > most else None
+    next: str | None = None
+
+
+ALL = 1_000_000
+"""More rows than there are."""
 
 
 class Token(Table):
@@ -279,7 +280,7 @@ class Store:
         states: Sequence[str] = (),
         operation: str | None = None,
         most: int = 50,
-    ) -> list[Job]:
+    ) -> Rows[Job]:
         """The newest jobs, those older than `before` where that is given."""
         wanted: list[Any] = [Job.state.in_(states)] if states else []
         wanted += [LISTED if operation is None else Job.operation == operation]
@@ -309,7 +310,7 @@ class Store:
         kinds: Sequence[str] = (),
         job: str | None = None,
         most: int = 50,
-    ) -> list[StoredFile]:
+    ) -> Rows[StoredFile]:
         """The newest stored files, those older than `before` where that is given."""
         wanted: list[Any] = [StoredFile.kind.in_(kinds)] if kinds else []
         wanted += [] if job is None else [StoredFile.job == job]
@@ -317,11 +318,14 @@ class Store:
 
     def _newest(
         self, table: type[Row], wanted: Sequence[Any], before: str | None, most: int
-    ) -> list[Row]:
+    ) -> Rows[Row]:
         older = () if before is None else (table.id < before,)
-        query = select(table).where(*wanted, *older).order_by(table.id.desc()).limit(most)
+        query = select(table).where(*wanted, *older).order_by(table.id.desc()).limit(most + 1)
         with self.session() as session:
-            return list(session.scalars(query))
+            found = session.scalars(query).all()
+        rows = Rows(found[:most])
+        rows.next = rows[-1].id if len(found) > most else None
+        return rows
 
     def file(self, name: str) -> StoredFile | None:
         """The stored file of this name."""
