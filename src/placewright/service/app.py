@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import takewhile
 from pathlib import Path
+from threading import Event
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, FastAPI, Header, Query, Request, Response
@@ -29,6 +30,7 @@ from placewright.cluster.files import read_cluster
 from placewright.cluster.schema import preset_names
 from placewright.errors import InputError, PlacewrightError, RunError, UnknownNameError
 from placewright.io.output import end_of, json_lines, lines_since
+from placewright.planning.compiling import CompilingAhead
 from placewright.planning.wings import wings
 from placewright.service.files import NAME, FileStore, TooLargeError
 from placewright.service.jobs import Jobs, TooManyJobsError
@@ -177,16 +179,16 @@ class ClusterAnswer(BaseModel):
 class Service:
     """What answers requests.
 
-    `stopping`: whether the service ends, and with it streams of events. `compiling`: which kernels
-    are compiled before a job needs them, empty where none are.
+    `stopping`: set when the service ends, and with it streams of events. `ahead`: which kernels are
+    compiled before a job needs them.
     """
 
     store: Store
     files: FileStore
     jobs: Jobs
     tokens: Tokens | None = None
-    stopping: Callable[[], bool] = lambda: False
-    compiling: Callable[[], str] = str
+    stopping: Event = field(default_factory=Event)
+    ahead: CompilingAhead = field(default_factory=CompilingAhead)
 
     @property
     def operations(self) -> dict[str, Operation]:
@@ -264,7 +266,7 @@ def _about(router: APIRouter, service: Service) -> None:
     @router.get("/health")
     def health() -> dict[str, str]:
         """Answer that the service is up, and what it still compiles."""
-        return {"status": "ok", "version": __version__, "compiling": service.compiling()}
+        return {"status": "ok", "version": __version__, "compiling": service.ahead.left}
 
     @router.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> Response:
@@ -466,7 +468,7 @@ async def events(service: Service, id: str, position: str) -> AsyncIterator[Serv
             found.append(("state", JobAnswer.model_validate(job)))
         for kind, data in found:
             yield ServerSentEvent(id=f"{read[0]}.{read[1]}", event=kind, data=data)
-        if state in ENDED or service.stopping():
+        if state in ENDED or service.stopping.is_set():
             return
         await asyncio.sleep(LOOK_S)
 

@@ -7,7 +7,6 @@ import hashlib
 import re
 import shutil
 import threading
-import time
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -126,7 +125,7 @@ class FileStore:
     def _received(self, row: StoredFile) -> StoredFile:
         file = self.uploads / row.id
         try:
-            row.kind, row.created_s = document_kind(file, row.name), time.time()
+            row.kind = document_kind(file, row.name)
             return self._named(row)
         except BaseException:  # without a row nobody could name it, or remove it
             file.unlink(missing_ok=True)
@@ -135,11 +134,9 @@ class FileStore:
     def keep_output(self, job: str, output: str, name: str, owner: str) -> StoredFile:
         """Let requests name a file that a job has written."""
         path = self.jobs / job / "out" / output
-        row = StoredFile(id=new_id(), kind=document_kind(path, name), bytes=path.stat().st_size)
-        row.sha256 = digest(path)
-        row.name, row.job, row.output = name, job, output
-        row.created_s, row.owner = time.time(), owner
-        return self._named(row)
+        found = {"kind": document_kind(path, name), "sha256": digest(path)}
+        given = {"name": name, "job": job, "output": output, "owner": owner}
+        return self._named(StoredFile(bytes=path.stat().st_size, **found, **given))
 
     def delete(self, name: str) -> None:
         """Remove a file; jobs that have used it have their own copy."""

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from shutil import copyfile, rmtree
 from typing import Any
@@ -125,6 +125,10 @@ class Jobs:
         """Of a job that is in the store."""
         return self._new_folder(self.files.jobs / id)
 
+    def service_folder(self, id: str) -> JobFolder:
+        """Of a service, whose server is here whatever the engine."""
+        return _service_folder(self.files.jobs / id)
+
     def submit(
         self, operation: Operation, options: Mapping[str, Any], owner: str, retry_of: str = ""
     ) -> Job:
@@ -146,8 +150,8 @@ class Jobs:
             raise TooManyJobsError(
                 "there are too many jobs", by=by, hint="wait for one, or cancel one"
             )
-        job = Job(id=new_id(), operation=operation.name, options=dict(options), owner=owner)
-        job.created_s, job.retry_of = time.time(), retry_of or None
+        given = {"options": dict(options), "retry_of": retry_of or None}
+        job = Job(operation=operation.name, owner=owner, **given)
         self.store.add_job(job)
         if self._enqueue is not None:  # else `launch` will do it
             try:
@@ -280,19 +284,13 @@ class Jobs:
         job = self.store.job(id)
         if job is None or job.state in ENDED:
             return "" if job is None else job.state
-        folder = self._service_folder(id) if job.operation == SERVED else self.folder(id)
+        folder = self.service_folder(id) if job.operation == SERVED else self.folder(id)
         while True:
             ending = self._ended(job, folder)
             again = ending.exit_code is None and job.cancelled_s is None
             if not (again and self._may_repeat(job)):
                 break
         return self._finish(job, folder, ending)
-
-    def _service_folder(self, id: str) -> JobFolder:
-        """Of a service: its server is here whatever the engine, and is looked at for days."""
-        folder = JobFolder(self.files.jobs / id)
-        folder.poll_s = SERVICE_POLL_S
-        return folder
 
     def _ended(self, job: Job, folder: JobFolder) -> Ending:
         """How the job's process has ended, which is started if it was not."""
@@ -390,6 +388,14 @@ class Jobs:
     def _cancelled_s(self, id: str) -> float | None:
         job = self.store.job(id)
         return None if job is None else job.cancelled_s
+
+
+@lru_cache(maxsize=256)
+def _service_folder(path: Path) -> JobFolder:
+    """One object for all who ask, which knows its process once it has been looked for."""
+    folder = JobFolder(path)
+    folder.poll_s = SERVICE_POLL_S  # it is looked at for days
+    return folder
 
 
 def _brief(record: logging.LogRecord) -> bool:

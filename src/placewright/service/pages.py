@@ -117,7 +117,7 @@ class Pages:
             groups=self._groups(),
             jobs=self._service.store.jobs(most=8),
             clusters=clusters(self._service),
-            compiling=self._service.compiling(),
+            compiling=self._service.ahead.left,
             models=self._service.jobs.models,
         )
 

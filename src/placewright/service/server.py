@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 from placewright.errors import InputError, UnsupportedError
 from placewright.io.arguments import Count, Range, checked
 from placewright.numerics.collector import collector_paused
-from placewright.planning.compiling import CompilingAhead
 from placewright.service.operations import Operation, offered
 from placewright.web.listening import address_of, listen
 from placewright.web.refusals import LOOPBACK
@@ -142,7 +140,7 @@ def serve_forever(
         url = address_of(listening)
         for everywhere in ("//0.0.0.0:", "//[::]:"):
             url = url.replace(everywhere, "//localhost:")
-        asyncio.run(_serve(server, lambda: on_ready(url, made)))
+        asyncio.run(_serve(server, service, options.folder, lambda: on_ready(url, made)))
         service.jobs.stop()
         service.store.close()
 
@@ -184,8 +182,7 @@ def _server(
     tokens = Tokens(store) if options.needs_token else None
     made = "" if tokens is None else _changed_token(tokens, options)
     allow_files()
-    stopping, ahead = threading.Event(), CompilingAhead()
-    service = Service(store, files, jobs, tokens, stopping.is_set, lambda: ahead.left)
+    service = Service(store, files, jobs, tokens)
     application = api(service)
     pages = add_pages(application, service)
     add_clusters(application, service, pages)
@@ -198,20 +195,7 @@ def _server(
         owner=None if tokens is None else tokens.owner,
         refused=partial(store.audit, "", "refused"),
     )
-
-    class ServiceServer(Server):
-        """The server of jobs' pages and API."""
-
-        stop = stopping
-
-        @staticmethod
-        def launch() -> None:
-            """Take up what was left, and what commands have written to the folder."""
-            jobs.launch()
-            jobs.take_results(folder)
-            ahead.start()
-
-    server = ServiceServer(
+    server = Server(
         guarded, listening, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=3
     )
     return service, server, made
@@ -225,13 +209,18 @@ def _changed_token(tokens: Tokens, options: ServiceOptions) -> str:
     return tokens.make(name) if name else ""
 
 
-async def _serve(server: Any, ready: Callable[[], object]) -> None:
-    """Listen at once; jobs are taken up a little later."""
+async def _serve(server: Any, service: Any, folder: Path, ready: Callable[[], object]) -> None:
+    """Listen at once; jobs are taken up a little later, and what commands have written there."""
     loop = asyncio.get_running_loop()
 
     def end() -> None:
-        server.stop.set()
+        service.stopping.set()
         server.should_exit = True
+
+    def launch() -> None:
+        service.jobs.launch()
+        service.jobs.take_results(folder)
+        service.ahead.start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
@@ -243,7 +232,7 @@ async def _serve(server: Any, ready: Callable[[], object]) -> None:
     if ended:
         await serving
         return
-    launching = asyncio.ensure_future(asyncio.to_thread(server.launch))
+    launching = asyncio.ensure_future(asyncio.to_thread(launch))
     done, _ = await asyncio.wait({serving, launching}, return_when=asyncio.FIRST_COMPLETED)
     if launching in done and launching.exception() is not None:
         end()

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -246,7 +246,7 @@ class Services:
 
     def folder(self, job: Job) -> JobFolder:
         """Of its process."""
-        return _folder(self._jobs.files.jobs / job.id)
+        return self._jobs.service_folder(job.id)
 
     def url(self, job: Job) -> str:
         """Where its server listens; empty until it has said so."""
@@ -280,9 +280,3 @@ class Services:
         if self.state(job) in LIVE:
             raise InputError("it runs", where=f"service {name}", hint="drain it first")
         return job
-
-
-@lru_cache(maxsize=256)
-def _folder(path: Path) -> JobFolder:
-    """The folder of a service, which knows its process once it has been looked for."""
-    return JobFolder(path)

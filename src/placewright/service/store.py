@@ -69,6 +69,11 @@ GOING = (JobState.QUEUED, JobState.RUNNING)
 ENDED = tuple(state for state in JobState if state not in GOING)
 
 
+def new_id() -> str:
+    """An identifier that nobody can guess; later ones are larger, so that lists are in order."""
+    return f"{time.time_ns() // 1000:013x}{secrets.token_hex(6)}"
+
+
 class Table(DeclarativeBase):
     """Base of all tables."""
 
@@ -82,12 +87,12 @@ class Job(Table):
     __tablename__ = "jobs"
     __table_args__ = (Index("jobs_by_state", "state", "id"), Index("jobs_by_owner", "owner", "id"))
 
-    id: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     operation: Mapped[str]
     options: Mapped[dict[str, Any]] = mapped_column(JSON)
     state: Mapped[str] = mapped_column(default=JobState.QUEUED)
     owner: Mapped[str] = mapped_column(default="")
-    created_s: Mapped[float]
+    created_s: Mapped[float] = mapped_column(default=time.time)
     started_s: Mapped[float | None]
     ended_s: Mapped[float | None]
     cancelled_s: Mapped[float | None]
@@ -110,12 +115,12 @@ class StoredFile(Table):
     __tablename__ = "files"
     __table_args__ = (Index("files_by_kind", "kind", "id"), Index("files_by_job", "job"))
 
-    id: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     name: Mapped[str] = mapped_column(unique=True)
     kind: Mapped[str]
     bytes: Mapped[int] = mapped_column(BigInteger)
     sha256: Mapped[str]
-    created_s: Mapped[float]
+    created_s: Mapped[float] = mapped_column(default=time.time)
     owner: Mapped[str] = mapped_column(default="")
     job: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"))
     output: Mapped[str | None]
@@ -141,7 +146,7 @@ class Token(Table):
 
     sha256: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str]
-    created_s: Mapped[float]
+    created_s: Mapped[float] = mapped_column(default=time.time)
 
 
 class Audit(Table):
@@ -150,7 +155,7 @@ class Audit(Table):
     __tablename__ = "audit"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    time_s: Mapped[float]
+    time_s: Mapped[float] = mapped_column(default=time.time)
     owner: Mapped[str]
     action: Mapped[str]
     what: Mapped[str]
@@ -162,11 +167,6 @@ class Version(Table):
     __tablename__ = "alembic_version"
 
     version_num: Mapped[str] = mapped_column(String(32), primary_key=True)
-
-
-def new_id() -> str:
-    """An identifier that nobody can guess; later ones are larger, so that lists are in order."""
-    return f"{time.time_ns() // 1000:013x}{secrets.token_hex(6)}"
 
 
 def sqlite_url(file: Path) -> str:
@@ -246,8 +246,7 @@ class Store:
     def audit(self, owner: str, action: str, what: str = "") -> None:
         """Record an action."""
         with self.session() as session:
-            row = Audit(time_s=time.time(), owner=owner, action=action, what=what[:500])
-            session.add(row)
+            session.add(Audit(owner=owner, action=action, what=what[:500]))
 
     def job(self, id: str) -> Job | None:
         """The job of this identifier."""
@@ -409,7 +408,7 @@ class Tokens:
         made = secrets.token_urlsafe(32)
         self.end(name)
         with self._store.session() as session:
-            session.add(Token(sha256=_hash(made), name=name, created_s=time.time()))
+            session.add(Token(sha256=_hash(made), name=name))
         self._names[_hash(made)] = name
         return made
 
