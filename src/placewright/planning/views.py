@@ -328,8 +328,9 @@ def saved_candidates_section(data: Data, unit: str = "s") -> str:
     )
 
 
-def saved_sections(data: Data, unit: str = "s") -> Iterator[str]:
+def saved_sections(data: Data) -> Iterator[str]:
     """Facts and candidates of a plan file, without facts where it has no value."""
+    unit = str(data.get("unit", "s"))
     if isinstance(data.get("value"), int | float):
         yield section("Result", data.get("note") or "", facts(saved_facts(data, unit)))
     yield saved_candidates_section(data, unit)

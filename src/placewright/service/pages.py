@@ -97,9 +97,6 @@ class Pages:
             lstrip_blocks=True,
         )
         self._templates.filters |= {"ago": ago, "size": size, "amount": amount, "gap": percent}
-        self._templates.filters["short"] = lambda summary, name: amount(
-            summary["value"], _unit_of(name, summary)
-        )
         self._templates.globals["parts"] = self._templates.get_template("parts.html").module
 
     def filled(self, name: str, /, **values: Any) -> str:
@@ -156,14 +153,12 @@ class Pages:
         """A job: how far it is, or what it has found."""
         job = self._service.job(id)
         result = self.result(job)
-        unit = _unit_of(job.operation, result)
         return self.page(
             "job.html",
             job=details(self._service, job),
             ended=job.state in ENDED,
-            unit=unit,
             result=result,
-            sections=saved_sections(result, unit) if result else [],
+            sections=saved_sections(result) if result else [],
             files=self._service.store.files(job=job.id),
             operations=self._service.operations,
         )
@@ -258,14 +253,6 @@ def _text(path: Path) -> str:
     if not path.exists() or path.stat().st_size > RESULT_BYTES:
         return ""
     return path.read_text(encoding="utf-8")
-
-
-def _unit_of(operation: str, result: dict[str, Any] | None = None) -> str:
-    """The unit of the values that an operation finds: the result's own, or that of its wing."""
-    if result and "unit" in result:
-        return str(result["unit"])
-    wing = wings().get(operation.partition(".")[0])
-    return "s" if wing is None else wing.unit
 
 
 def _fits(option: Option, operation: Operation, kind: str, name: str) -> bool:

@@ -290,18 +290,17 @@ def _administer(router: APIRouter, service: Service, services: Services) -> None
 def _use(router: APIRouter, service: Service, services: Services) -> None:
     """A request by hand, and the capacity."""
 
-    def example(job: Job) -> list[dict[str, Any]]:
-        path = f"/v2/models/{_family(job)}"
-        return example_inputs(services.server(job).accepted("GET", path, wait_s=READY_S))
-
     @router.post("/services/{name}/infer")
     def infer(job: Served, given: InferBody) -> InferAnswer:
         """Send one request; a refusal is an answer, with its reason."""
-        inputs = given.inputs if given.inputs is not None else example(job)
+        server, path = services.server(job), f"/v2/models/{_family(job)}"
+        inputs = given.inputs
+        if inputs is None:
+            inputs = example_inputs(server.accepted("GET", path, wait_s=READY_S))
         needs = given.model_dump(exclude={"inputs"})
         body = json.dumps({"inputs": inputs, "parameters": needs}).encode()
-        path, wait_s = f"/v2/models/{_family(job)}/infer", given.deadline_ms / 1e3 + 10
-        code, data = services.server(job).ask("POST", path, body, wait_s=wait_s)
+        wait_s = given.deadline_ms / 1e3 + 10
+        code, data = server.ask("POST", f"{path}/infer", body, wait_s=wait_s)
         return InferAnswer(**(data | {"status": code, "refused": refusal_of(data)}))
 
     @router.post("/services/{name}/talk")
@@ -319,11 +318,6 @@ def _use(router: APIRouter, service: Service, services: Services) -> None:
         pieces = services.server(job).stream(path, json.dumps(body).encode())
         first = next(pieces)  # a refusal has a status of its own
         return StreamingResponse(chain([first], pieces), media_type="text/event-stream")
-
-    @router.get("/services/{name}/example")
-    def read_example(job: Served) -> list[dict[str, Any]]:
-        """Read tensors that a request may have: of the model's shapes, all zero."""
-        return example(job)
 
     @router.post("/services/{name}/capacity", status_code=202)
     async def find_capacity(job: Served, given: CapacityBody, owner: Owner) -> JobDetails:
