@@ -14,8 +14,10 @@ import pytest
 import placewright
 from placewright.interpreter import (
     INDUCTOR_CACHE,
+    environment_of,
     import_from,
     inductor_cache,
+    process_with,
     python_command,
     python_environment,
 )
@@ -176,3 +178,20 @@ def test_a_file_that_is_none_of_numbas_keeps_no_command_from_running(tmp_path: P
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-P", "-W", "error", "-c", LOADS]
     assert subprocess.check_output(command, cwd=tmp_path, env=env, text=True) == "[1]\n"
+
+
+def test_a_process_is_found_by_its_environment() -> None:
+    """While it is running; bytes that are no text stay what they are."""
+    value = "\udcff" + os.urandom(8).hex()
+    command = python_command("-c", "import sys; print(flush=True); sys.stdin.read()")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=os.environ | {"MARK": value}, **pipes) as started:
+        assert started.stdin is not None
+        assert started.stdout is not None
+        started.stdout.readline()
+        assert process_with("MARK", value) == started.pid
+        assert process_with("MARK", value[:-1]) is None
+        assert environment_of(started.pid)["MARK"] == value
+        started.stdin.close()
+    assert process_with("MARK", value) is None
+    assert environment_of(started.pid) == {}

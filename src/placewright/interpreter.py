@@ -91,6 +91,30 @@ def python_environment() -> dict[str, str]:
     return os.environ | safe_variables() | {"PYTHONPATH": os.pathsep.join(found)}
 
 
+def environment_of(pid: int) -> dict[str, str]:
+    """Variables that a process of this user was started with; none where none is running.
+
+    Another user can give any variables to a process of his, and to a setuid program that he starts:
+    that one has his real user. Root could read them.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes().splitlines()
+        users = next(line.split()[1:3] for line in status if line.startswith(b"Uid:"))
+        if {*map(int, users)} != {os.geteuid()}:
+            return {}
+        data = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (word.partition("=") for word in os.fsdecode(data).split("\0"))
+    return {name: value for name, _, value in pairs if name}
+
+
+def process_with(variable: str, value: str) -> int | None:
+    """The number of a process that was started with a variable of this value, if one is running."""
+    numbers = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return next((pid for pid in numbers if environment_of(pid).get(variable) == value), None)
+
+
 def _is_current(path: str) -> bool:
     try:
         return os.path.samefile(path, os.curdir)

@@ -124,8 +124,13 @@ def test_an_option_that_is_not_known_is_refused_with_the_nearest(application: Ac
     assert answer.status_code == 422
     parts = answer.json()["error"]
     assert parts["what"] == "unknown option 'plannr'"
-    assert parts["where"] == "operators.plan"
+    assert parts["where"] == "operators.plan: plannr"
     assert parts["next"] == "did you mean 'planner'?"
+    wrong = {"source": "zoo:resnet50", "batch": "many"}
+    answer = TestClient(application).post("/api/v1/operations/operators.plan/jobs", json=wrong)
+    parts = answer.json()["error"]
+    assert (parts["where"], parts["by"]) == ("operators.plan: batch", "got 'many'")
+    assert "openapi.json" in parts["next"]
 
 
 def test_a_full_disk_of_the_database_is_said_and_passes(tmp_path: Path) -> None:

@@ -233,11 +233,21 @@ def parse_yaml(text: str, *, where: str) -> Any:
         raise InputError("is not valid YAML", where=where, by=by, hint=_LOOK) from None
 
 
-def validate(model: type[Model], data: Any, *, where: str, text: str = "") -> Model:
+def validate(
+    model: type[Model],
+    data: Any,
+    *,
+    where: str,
+    text: str = "",
+    key: str = "key",
+    hint: str = "",
+) -> Model:
     """`data` as `model`.
 
     `where`: the file.
     `text`: its YAML source, to name the line of what is wrong.
+    `key`: what its keys are called.
+    `hint`: what to do where a value is wrong.
     """
     if not isinstance(data, dict):
         raise InputError(
@@ -253,8 +263,8 @@ def validate(model: type[Model], data: Any, *, where: str, text: str = "") -> Mo
         place = f"{where}{_line(text, loc)}: {field_path(loc)}"
         if first["type"] == "extra_forbidden":
             known = _keys(_inner(model, loc))
-            raise UnknownNameError("key", str(loc[-1]), known, where=place) from None
-        raise _refusal(first, place) from None
+            raise UnknownNameError(key, str(loc[-1]), known, where=place) from None
+        raise _refusal(first, place, hint) from None
 
 
 class UnknownFieldWarning(UserWarning):
@@ -439,18 +449,18 @@ def _leaves(annotation: Any) -> list[type]:
     return inner or ([annotation] if isinstance(annotation, type) else [])
 
 
-def _refusal(error: Any, place: str) -> InputError:
+def _refusal(error: Any, place: str, hint: str) -> InputError:
     """A pydantic error as an `InputError`."""
     cause = (error.get("ctx") or {}).get("error")
     if isinstance(cause, RefusedError):
         own = cause.error
         return InputError(own.what, where=place, by=own.by, hint=own.hint)
     if error["type"] == "missing":
-        return InputError("is missing", where=place)
+        return InputError("is missing", where=place, hint=hint)
     what = str(error["msg"]).replace("Input should be", "must be").replace("valid tuple", "list")
     whole = isinstance(error["input"], dict | list | tuple)
-    version = error["loc"] == ("schema_version",)
-    hint = "read it with the release that wrote it, or write it again" if version else ""
+    if error["loc"] == ("schema_version",):
+        hint = "read it with the release that wrote it, or write it again"
     return InputError(
         what, where=place, by="" if whole else f"got {error['input']!r}"[:120], hint=hint
     )

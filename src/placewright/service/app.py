@@ -20,7 +20,7 @@ from fastapi import APIRouter, Body, Depends, FastAPI, Header, Query, Request, R
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
@@ -29,6 +29,7 @@ from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import read_cluster
 from placewright.cluster.schema import preset_names
 from placewright.errors import InputError, PlacewrightError, RunError, UnknownNameError
+from placewright.io.boundary import validate
 from placewright.io.output import end_of, json_lines, lines_since
 from placewright.planning.compiling import CompilingAhead
 from placewright.planning.wings import wings
@@ -61,6 +62,8 @@ LOG_BYTES = 1 << 18
 OperationName = Annotated[str, Field(pattern=r"^[\w.-]{1,100}$")]
 FileName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 JobId = Annotated[str, Field(pattern=r"^[0-9a-f]{25}$")]
+
+HINT = "GET /api/openapi.json has the schema of every request"
 
 START = "/api/v1/operations/{name}/jobs"
 """The route that starts jobs of every operation."""
@@ -243,7 +246,7 @@ def api(service: Service) -> FastAPI:
             for code in (400, 401, 403, 404, 409, 413, 415, 422, 429, 503)
         },
     )
-    for routes in (_about, _operations, _jobs, _outputs, _files):
+    for routes in (_about, _operations, _jobs, _events, _outputs, _files):
         router = APIRouter(prefix="/api/v1")
         routes(router, service)
         app.include_router(router)
@@ -347,16 +350,8 @@ def _operations(router: APIRouter, service: Service) -> None:
     ) -> JobDetails:
         """Start a job."""
         operation = find(service.operations, name)
-        try:
-            given = operation.model.model_validate(options).model_dump(exclude_unset=True)
-        except ValidationError as error:
-            found = error.errors()
-            if found[0]["type"] == "extra_forbidden":
-                asked = str(found[0]["loc"][-1])
-                known = operation.model.model_fields
-                raise UnknownNameError("option", asked, known, where=name) from None
-            raise RequestValidationError(found) from None
-        return service.start(operation, given, owner)
+        given = validate(operation.model, options, where=name, key="option", hint=HINT)
+        return service.start(operation, given.model_dump(exclude_unset=True), owner)
 
 
 def _schema(app: FastAPI, service: Service) -> dict[str, Any]:
@@ -420,6 +415,10 @@ def _jobs(router: APIRouter, service: Service) -> None:
         service.jobs.delete(job.id)
         service.store.audit(owner, "delete", f"job {job.id}")
 
+
+def _events(router: APIRouter, service: Service) -> None:
+    """What happens in a job, while it does."""
+
     @router.get("/jobs/{id}/events", response_class=EventSourceResponse)
     async def follow_job(
         job: Asked, last_event_id: Annotated[str, Header()] = ""
@@ -428,10 +427,30 @@ def _jobs(router: APIRouter, service: Service) -> None:
 
         *run* has new steps and events of a run, as ``/steps`` has them.
 
-        A client that comes back with ``Last-Event-ID`` goes on where it was.
+        A client that comes back with ``Last-Event-ID`` goes on where it was: the identifier of an
+        event is how far progress and log had been read, ``120.2048``.
         """
-        async for event in events(service, job.id, last_event_id):
-            yield event
+        folder, state = service.jobs.folder(job.id), ""
+        first, _, second = last_event_id.partition(".")
+        read = [int(n) if n.isdecimal() and len(n) < 16 else 0 for n in (first, second)]
+        while True:
+            progress, read[0] = lines_since(folder.progress, read[0], LOG_BYTES)
+            added, read[1] = lines_since(folder.log, read[1], LOG_BYTES)
+            lines = json_lines(progress)
+            found: list[tuple[str, Any]] = [("progress", line) for line in lines if "title" in line]
+            if run := followed(lines):
+                found.append(("run", run))
+            if added:
+                found.append(("log", added.decode(errors="replace")))
+            if job.state != state:
+                state = job.state
+                found.append(("state", JobAnswer.model_validate(job)))
+            for kind, data in found:
+                yield ServerSentEvent(id=f"{read[0]}.{read[1]}", event=kind, data=data)
+            if state in ENDED or service.stopping.is_set():
+                return
+            await asyncio.sleep(LOOK_S)
+            job = await asyncio.to_thread(service.job, job.id)
 
 
 def details(service: Service, job: Job) -> JobDetails:
@@ -443,34 +462,6 @@ def details(service: Service, job: Job) -> JobDetails:
         outputs=service.outputs(job),
         progress=next((line for line in latest if "title" in line), None),
     )
-
-
-async def events(service: Service, id: str, position: str) -> AsyncIterator[ServerSentEvent]:
-    """The event stream of a job; see `follow_job`.
-
-    The identifier of an event is how far progress and log had been read: ``120.2048``.
-    """
-    folder, state = service.jobs.folder(id), ""
-    first, _, second = position.partition(".")
-    read = [int(n) if n.isdecimal() and len(n) < 16 else 0 for n in (first, second)]
-    while True:
-        job = await asyncio.to_thread(service.job, id)
-        progress, read[0] = lines_since(folder.progress, read[0], LOG_BYTES)
-        added, read[1] = lines_since(folder.log, read[1], LOG_BYTES)
-        lines = json_lines(progress)
-        found: list[tuple[str, Any]] = [("progress", line) for line in lines if "title" in line]
-        if run := followed(lines):
-            found.append(("run", run))
-        if added:
-            found.append(("log", added.decode(errors="replace")))
-        if job.state != state:
-            state = job.state
-            found.append(("state", JobAnswer.model_validate(job)))
-        for kind, data in found:
-            yield ServerSentEvent(id=f"{read[0]}.{read[1]}", event=kind, data=data)
-        if state in ENDED or service.stopping.is_set():
-            return
-        await asyncio.sleep(LOOK_S)
 
 
 def _outputs(router: APIRouter, service: Service) -> None:
@@ -578,8 +569,7 @@ async def _answer_invalid(request: Request, error: RequestValidationError) -> JS
     where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
     given = repr(first.get("input"))
     by = "" if first["type"] == "missing" else f"got {given:.200}"
-    hint = "GET /api/openapi.json has the schema of every request"
-    return _error(422, InputError(first["msg"], where=where, by=by, hint=hint))
+    return _error(422, InputError(first["msg"], where=where, by=by, hint=HINT))
 
 
 async def _answer_refused(request: Request, refusal: Refusal) -> JSONResponse:

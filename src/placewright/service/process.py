@@ -38,7 +38,12 @@ from shutil import rmtree
 from typing import Any
 
 from placewright.errors import InputError, MissingDependencyError, RunError
-from placewright.interpreter import python_command, python_environment
+from placewright.interpreter import (
+    environment_of,
+    process_with,
+    python_command,
+    python_environment,
+)
 from placewright.io.output import end_of, json_lines
 
 PROGRESS = "PLACEWRIGHT_PROGRESS"
@@ -110,17 +115,15 @@ class JobFolder:
         """The number of its process, ``None`` where none is running."""
         if self._started is not None:
             return self._started.pid if self._started.poll() is None else None
-        wanted = f"{PROGRESS}={self.progress}".encode()
-        names = os.listdir("/proc") if self._found is None else [str(self._found)]
-        ours = (int(pid) for pid in names if pid.isdigit() and wanted in _environment(pid))
-        self._found = next(ours, None)
+        wanted = str(self.progress)
+        if self._found is None or environment_of(self._found).get(PROGRESS) != wanted:
+            self._found = process_with(PROGRESS, wanted)
         return self._found
 
     def variable(self, name: str) -> str | None:
         """An environment variable of its process; ``None`` where none is running, or without it."""
-        pid, start = self.process(), f"{name}=".encode()
-        words = [] if pid is None else _environment(pid)
-        return next((w[len(start) :].decode() for w in words if w.startswith(start)), None)
+        pid = self.process()
+        return None if pid is None else environment_of(pid).get(name)
 
     def is_running(self) -> bool:
         """Whether its process is running."""
@@ -211,23 +214,6 @@ class JobFolder:
                 os.kill(pid, (signal.SIGINT, signal.SIGTERM)[sent])
             else:
                 os.killpg(pid, signal.SIGKILL)
-
-
-def _environment(pid: int | str) -> list[bytes]:
-    """The variables that a process of this user was started with; none where none is running.
-
-    Another user can give any variables to a process of his, and to a setuid program that he starts:
-    that one has his real user. Root could read them.
-    """
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            users = next(line.split()[1:3] for line in file if line.startswith(b"Uid:"))
-        if {*map(int, users)} != {os.geteuid()}:
-            return []
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:
-        return []
 
 
 ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 from placewright.errors import InputError, UnsupportedError
+from placewright.interpreter import python_environment
 from placewright.io.arguments import Count, Range, checked
 from placewright.numerics.collector import collector_paused
 from placewright.service.operations import Operation, offered
@@ -169,6 +170,8 @@ def _server(
     store.migrate()
     files = FileStore(folder, store)
     listed = operations()
+    # Jobs work in folders without programs: factories are looked for here, behind other packages.
+    variables = {"PYTHONPATH": f"{python_environment()['PYTHONPATH']}{os.pathsep}{os.getcwd()}"}
     jobs = Jobs(
         store,
         files,
@@ -176,7 +179,7 @@ def _server(
         workflows=options.database or sqlite_url(folder / "workflows.sqlite"),
         models=options.models,
         at_once=options.jobs,
-        variables=_model_variables(options),
+        variables=variables if options.models else {},
         new_folder=ray_folders() if options.engine == "ray" else JobFolder,
     )
     tokens = Tokens(store) if options.needs_token else None
@@ -238,19 +241,6 @@ async def _serve(server: Any, service: Any, folder: Path, ready: Callable[[], ob
         end()
     await serving
     await launching
-
-
-def _model_variables(options: ServiceOptions) -> dict[str, str]:
-    """Where factories that the operator has named are found: behind everything that is installed.
-
-    Jobs work in folders of their own, in which no program is.
-    """
-    from placewright.interpreter import python_environment
-
-    if not options.models:
-        return {}
-    here = python_environment()["PYTHONPATH"]
-    return {"PYTHONPATH": os.pathsep.join([here, os.getcwd()])}
 
 
 @contextmanager
