@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from placewright.adapt.snapshot import NOTE, ReplayLog, SnapshotFolder
+from placewright.adapt.snapshot import NOTE, FolderLock, ReplayLog, SnapshotFolder
 from placewright.errors import InputError, RunError
 from placewright.graph.graph import TensorSpec
 
@@ -64,7 +64,7 @@ def test_an_unfinished_one_does_not_count(tmp_path: Path) -> None:
     assert found.step == 1
 
 
-@pytest.mark.parametrize("damage", ["short", "flipped", "note", "gone", "path"])
+@pytest.mark.parametrize("damage", ["short", "flipped", "note", "gone", "path", "infinite"])
 def test_a_damaged_one_is_passed_over(tmp_path: Path, damage: str) -> None:
     """Truncated, altered, unreadable, missing or pointing elsewhere: the one before is taken."""
     folder = net_in(tmp_path)
@@ -82,7 +82,8 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, damage: str) -> None:
         (hurt / NOTE).write_text("{")
     else:
         note = json.loads((hurt / NOTE).read_text())
-        note["files"] = {"../../secret.safetensors": "0"}
+        other = {"files": {"../../secret.safetensors": "0"}}
+        note |= other if damage == "path" else {"step": float("inf")}
         (hurt / NOTE).write_text(json.dumps(note))
     found = folder.latest()
     assert found is not None
@@ -118,6 +119,16 @@ def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path: Path) 
     folder.begin(3)
     folder.give_up()
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_a_path_that_no_folder_can_have_is_refused(tmp_path: Path) -> None:
+    """Too long, or within a file."""
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "x" / ("y" * 300), tmp_path / "file" / "x"):
+        for of_path in (FolderLock, lambda folder: SnapshotFolder(folder, "net", {})):
+            with pytest.raises(InputError, match="no folder can be made") as raised:
+                of_path(path)
+            assert str(tmp_path) in raised.value.where
 
 
 def test_another_models_snapshot_is_refused(tmp_path: Path) -> None:

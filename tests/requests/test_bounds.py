@@ -176,6 +176,16 @@ def test_a_batch_that_is_faster_than_a_smaller_one() -> None:
     assert windows(problem) == pytest.approx(0.9 / 4)
 
 
+def test_a_latency_of_ages_is_none_that_runs() -> None:
+    """In microseconds it has more digits than the solver's numbers."""
+    service = two_servers()
+    latency_s = service.latency_s.copy()
+    latency_s[:, -1, 2] = 5e299
+    stream = stream_of([0.0, 0.0], [0.005, 0.5])
+    problem = RequestProblem(service.replace(latency_s=latency_s), stream, 0.1)
+    assert windows(problem) == pytest.approx(best(problem) / 2, abs=1e-5)
+
+
 def test_no_policy_passes_the_windows() -> None:
     """Random problems, all planners, noise and loading included."""
     for seed in range(3):

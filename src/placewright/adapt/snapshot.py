@@ -38,7 +38,15 @@ from placewright.io.stored import to_disk
 from placewright.io.tensor_files import write_tensors
 
 SCHEMA_VERSION = 1
-_DAMAGED = (InputError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
+_DAMAGED = (
+    InputError,
+    ValueError,
+    OverflowError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    SafetensorError,
+)
 NOTE = "snapshot.json"
 
 KEPT = 2
@@ -87,7 +95,7 @@ class SnapshotFolder:
     def __init__(self, path: Path, graph_name: str, changing: Mapping[str, TensorSpec]) -> None:
         self.path, self.graph_name, self.changing = path, graph_name, changing
         self.damaged: list[str] = []
-        path.mkdir(parents=True, exist_ok=True)
+        _make(path)
 
     def begin(self, step: int, needed_bytes: int = 0) -> Path:
         """Create a folder that does not count yet: write the state there, then `commit`.
@@ -202,6 +210,20 @@ class SnapshotFolder:
         """Snapshot folders by step; all other files are left alone."""
         ours = (p for p in self.path.iterdir() if re.fullmatch(word + r"-\d{8,}", p.name))
         return sorted(ours, key=_number)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder unless it is there; `InputError` where its path cannot be one's."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise InputError(
+            f"no folder can be made: {error.strerror}",
+            where=f"{str(folder)!r:.200}",
+            hint="name one where you may write",
+        ) from None
 
 
 def check_same_model(
@@ -483,7 +505,7 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        _make(folder)
         handle = os.open(folder, os.O_RDONLY)
         self._release = weakref.finalize(self, _release, handle, os.getpid())
         try:

@@ -245,8 +245,10 @@ class _Window:
         table_s: FloatArray = service.latency_s * least + service.round_trip_s[:, None, None]
         if len(part) < len(s):  # requests of other windows may fill a batch
             table_s = np.minimum.accumulate(table_s[:, :, ::-1], axis=2)[:, :, ::-1]
-        self.table = np.where(np.isfinite(table_s), np.floor(table_s * MICROSECONDS), -1)
         self.horizon = int(self.due.max() + 1)
+        # What ends after every deadline does so by a microsecond: the solver has 64 bits.
+        runs = np.minimum(np.floor(table_s * MICROSECONDS), self.horizon + 1)
+        self.table = np.where(np.isfinite(table_s), runs, -1)
         self.most = self._alone()
         self._build()
 
