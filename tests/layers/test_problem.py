@@ -60,6 +60,7 @@ def test_a_problem_is_a_chain_unless_edges_say_otherwise() -> None:
         ({"link_index": [[-1, 3], [0, -1]]}, "a link that does not exist"),
         ({"micro_batches": 3}, "micro_batches must divide the global batch"),
         ({"zero_stages": (0, 7)}, "zero_stages must be some of 0"),
+        ({"zero_stages": (0, 1, 0)}, "each once"),
         ({"refusals": (Refusal(2, Strategy.DATA, "batch norm"),)}, "refusals name a layer"),
     ],
 )

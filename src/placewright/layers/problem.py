@@ -588,9 +588,12 @@ def _check_options(p: LayerProblem) -> None:
             by=f"{p.micro_batches} micro-batches of {p.global_batch} samples",
             hint="0 leaves their number to the planner",
         )
-    if not p.zero_stages or not set(p.zero_stages) <= {0, 1, 2, 3}:
-        by = f"got {p.zero_stages}"
-        raise InputError("zero_stages must be some of 0, 1, 2 and 3", where=p.name, by=by)
+    stages = set(p.zero_stages)
+    if not stages or not stages <= {0, 1, 2, 3} or len(stages) < len(p.zero_stages):
+        by = f"got {str(p.zero_stages):.100}"
+        raise InputError(
+            "zero_stages must be some of 0, 1, 2 and 3, each once", where=p.name, by=by
+        )
 
 
 def _check_variants(p: LayerProblem, v: Variants) -> None:
