@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,3 +98,22 @@ def test_rows_that_must_be_sorted_are_tried_in_order() -> None:
     given = torch.randn(ROWS, 6), torch.arange(ROWS, 0, -1)
     found = split_loss(ModelSource(Sorted(), given, nn.functional.cross_entropy, LABELS))
     assert found.tried
+
+
+def test_a_model_that_draws_is_compared_without_random_numbers() -> None:
+    """Once with each of two seeds, and its parts without."""
+
+    class Draws(nn.Module):
+        calls = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            type(self).calls += self.training
+            return nn.functional.dropout(self.linear(x), 0.5, self.training)
+
+    found = split_loss(replace(source(nn.functional.cross_entropy, LABELS), model=Draws()))
+    assert (found.reduction, found.tried, found.refusal) == ("mean", True, "")
+    assert Draws.calls == 2

@@ -255,7 +255,10 @@ def _still(source: ModelSource, *, training: bool) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Evaluated:
-    """A loss, its gradients, the outputs, the means that were seen, and buffers afterwards."""
+    """A loss, its gradients, the outputs, the means that were seen, and buffers afterwards.
+
+    `drew`: whether PyTorch's generator was asked for random numbers.
+    """
 
     loss: Tensor
     gradients: list[Tensor]
@@ -263,6 +266,7 @@ class _Evaluated:
     means: CountedMeans
     inside: int = 0
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
+    drew: bool = False
 
 
 @dataclass(slots=True)
@@ -302,6 +306,8 @@ class _Comparison:
         if self._says_nothing():
             loss = float(self.whole.loss)
             return replace(found, refusal=f"the loss of the example is {loss:g}, however it is cut")
+        if self.whole.drew and self._is_random(taken):
+            return None  # so are its parts
         parts, reasons = torch.split(taken, _sizes(len(taken))), list[str]()
         mixes = fails = True
         for reduction in ("mean", "sum"):
@@ -351,6 +357,8 @@ class _Comparison:
 
         A mask of zeros hides a sum, and equal lengths a division by the longest.
         """
+        if not any(map(_can_vary, tensors_of(self.source.targets))):
+            return ""
         other = _Comparison(replace(self.source, targets=_varied(self.source.targets)))
         try:
             other.whole = other._evaluated(taken)
@@ -442,11 +450,16 @@ class _Comparison:
 
     def _is_random(self, taken: Tensor) -> bool:
         """Whether other random numbers make another whole."""
-        again = self._evaluated(taken, seed=1)
+        again = self._evaluated(taken, seed=1, differentiated=False)
         return float(again.loss) != float(self.whole.loss)
 
     def _evaluated(
-        self, taken: Tensor, divisors: Sequence[Tensor | None] = (), seed: int = 0
+        self,
+        taken: Tensor,
+        divisors: Sequence[Tensor | None] = (),
+        *,
+        seed: int = 0,
+        differentiated: bool = True,
     ) -> _Evaluated:
         source, noted = self.source, list[Any]()
         model, loss_fn = source.model, source.loss_fn or mean_square
@@ -462,17 +475,19 @@ class _Comparison:
         copies = {m.path: m.value.detach().clone() for m in buffers}
         batch = source.arguments, source.targets
         torch.manual_seed(seed)
+        before = torch.get_rng_state()
         with recipe.casting(), CountedMeans(divisors) as means:
             whole = ModelAndLoss(model, loss_fn, then)
             loss = torch.func.functional_call(whole, copies, tuple(self._rows(batch, taken)))
-        found = torch.autograd.grad(loss, trained, allow_unused=True)
+        drew = not torch.equal(before, torch.get_rng_state())
+        found = torch.autograd.grad(loss, trained, allow_unused=True) if differentiated else ()
         gradients = [
             torch.zeros(()) if g is None else g.detach()
             for g in found
             if g is None or not g.is_sparse
         ]
         outputs = [x.detach() for x in noted[0]]
-        return _Evaluated(loss.detach(), gradients, outputs, means, noted[1], copies)
+        return _Evaluated(loss.detach(), gradients, outputs, means, noted[1], copies, drew)
 
     def _rows(self, tree: Any, taken: Tensor) -> Any:
         own = [
@@ -492,15 +507,20 @@ class _OddDivisorError(ValueError):
     """A divisor that neither adds up over parts nor is the same for all."""
 
 
+def _can_vary(value: Tensor) -> bool:
+    """Whether `_varied` makes another one of it."""
+    return value.is_floating_point() or value.dtype is torch.bool
+
+
 def _varied(targets: Any) -> Any:
     """Targets with other numbers between 0 and 1, and other masks; labels stay as they are."""
     drawn = torch.Generator().manual_seed(0)
 
     def other(value: Tensor) -> Tensor:
+        if not _can_vary(value):
+            return value
         random = torch.rand(value.shape, generator=drawn).to(value.device)
-        if value.is_floating_point():
-            return random.to(value.dtype)
-        return random > 0.5 if value.dtype is torch.bool else value
+        return random > 0.5 if value.dtype is torch.bool else random.to(value.dtype)
 
     return refilled(targets, map(other, tensors_of(targets)))
 
