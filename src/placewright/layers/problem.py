@@ -590,7 +590,7 @@ def _check_options(p: LayerProblem) -> None:
         )
     stages = set(p.zero_stages)
     if not stages or not stages <= {0, 1, 2, 3} or len(stages) < len(p.zero_stages):
-        by = f"got {str(p.zero_stages):.100}"
+        by = f"got {p.zero_stages!s:.100}"
         raise InputError(
             "zero_stages must be some of 0, 1, 2 and 3, each once", where=p.name, by=by
         )
