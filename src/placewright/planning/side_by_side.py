@@ -234,7 +234,9 @@ def _timelines(first: Side, second: Side) -> Iterator[str]:
     parts = []
     for measured, name, trace in every:
         words = f"{name}, {'measured' if measured else 'predicted'}"
-        parts.append(tag("h3", tag("b", text(words)), f" {text(seconds(trace.duration_s))}"))
+        # No value of the plan: a timeline may have one sample of a stream, or transfers in turns.
+        length = text(f" timeline over {seconds(trace.duration_s)}")
+        parts.append(tag("h3", tag("b", text(words)), length))
         parts.append(timeline(trace, title=words, until_s=until))
     yield section("Timelines", "To one scale; they zoom and move together.", *parts)
 
