@@ -102,6 +102,8 @@ def test_from_nodes_with_samples_to_weights(serving: Serving, page: Any, tmp_pat
     page.wait_for_selector("text=Download the weights", timeout=WAIT_MS)
     assert "drift" in page.inner_text("[data-events]")
     assert page.locator("[aria-label=Epochs] tbody tr").count() == 3
+    (job,) = Client(serving.url).ask("GET", "jobs?operation=samples.run")["jobs"]
+    assert "epoch time" in serving.request("GET", f"/jobs/{job['id']}")[1].decode()
     with page.expect_download() as found:
         page.get_by_role("link", name="Download the weights").click()
     found.value.save_as(tmp_path / "weights.safetensors")

@@ -129,3 +129,20 @@ def test_two_plans_side_by_side(
     assert page.locator(".timeline .tools").count() == 2
     assert serving.request("GET", "/beside?first=none&second=none")[0] == 404
     assert serving.request("GET", f"/beside?first=beside.json&second={sides[0]}")[0] == 404
+
+
+def test_a_form_offers_what_its_operation_may_read(
+    serving: Serving, client: Client, tmp_path: Path
+) -> None:
+    """A model or a problem as the source of a plan, and no cluster or another wing's problem."""
+    (tmp_path / "mine.onnx").write_bytes(b"planned by nobody here")
+    (tmp_path / "mine.yaml").write_text("devices: [{name: a, memory: 1GiB}]\n")
+    names = [client.upload(tmp_path / name) for name in ("mine.onnx", "mine.yaml")]
+    names.append(client.upload(PackingFiles().write_problem(THREE, tmp_path / "packed.json")))
+    body = serving.request("GET", "/new/operators.plan")[1].decode()
+    source = body.partition('id="list-source"')[2]
+    offered = source.partition("</datalist>")[0]
+    assert [name for name in names if f'"{name}"' in offered] == names[:1]
+    assert f'<option value="{names[1]}"' in body  # as its cluster
+    for name in names:
+        serving.request("DELETE", f"/api/v1/files/{name}")

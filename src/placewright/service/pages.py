@@ -28,7 +28,7 @@ from placewright.report.text import ago, amount, percent, size
 from placewright.service.app import JobId, Service, clusters, details
 from placewright.service.operations import Operation, Option, find
 from placewright.service.process import RESULT_BYTES
-from placewright.service.store import ENDED, Job, JobState
+from placewright.service.store import ENDED, Job, JobState, StoredFile
 from placewright.web.access import REPORT_CONTENT
 
 HERE = Path(__file__).parent
@@ -153,11 +153,14 @@ class Pages:
         """A job: how far it is, or what it has found."""
         job = self._service.job(id)
         result = self.result(job)
+        operation = self._service.operations.get(job.operation)
+        by_epoch = operation is not None and any(o.name == "epochs" for o in operation.options)
         return self.page(
             "job.html",
             job=details(self._service, job),
             ended=job.state in ENDED,
             result=result,
+            step="epoch" if by_epoch else "step",
             sections=saved_sections(result) if result else [],
             files=self._service.store.files(job=job.id),
             operations=self._service.operations,
@@ -194,14 +197,11 @@ class Pages:
                 found[option.name] = [
                     *((f"zoo:{name}", SHIPS) for name in (*zoo_models(), *EXAMPLES)),
                     *((name, "allowed by the operator") for name in self._service.jobs.models),
-                    *((file.name, file.kind) for file in files if not file.kind.endswith("plan")),
                 ]
-            if option.kind == "file":
-                found[option.name] = [
-                    (file.name, file.kind)
-                    for file in files
-                    if _fits(option, operation, file.kind, file.name)
-                ]
+            if option.kind in ("source", "file"):
+                fitting = (file for file in files if _fits(option, operation, file))
+                named = [(file.name, file.kind) for file in fitting]
+                found[option.name] = [*found.get(option.name, ()), *named]
         return found
 
     def _uses(self, kind: str) -> list[tuple[str, str]]:
@@ -255,11 +255,14 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _fits(option: Option, operation: Operation, kind: str, name: str) -> bool:
+def _fits(option: Option, operation: Operation, file: StoredFile) -> bool:
     """Whether a file may be what an option wants, as far as that is known."""
     if option.metavar.endswith("PLAN"):
-        return kind.endswith("plan")
+        return file.kind.endswith("plan")
+    if option.kind == "source" and (file.kind == "cluster" or (file.job and not file.kind)):
+        return False
     own = [wing for group, wing in families() if group == operation.path[0]]
     if not own or option.name not in ("file", "source"):
         return True
-    return kind in ("", *(wing.files().problem_document.kind for wing in own))
+    models = ("model", "graph") if option.kind == "source" else ()
+    return file.kind in ("", *models, *(wing.files().problem_document.kind for wing in own))

@@ -195,7 +195,7 @@ if (live) {
   if (["queued", "running"].includes(live.dataset.state)) follow(live);
   else {
     for (const box of live.querySelectorAll("[data-text]")) {
-      fetch(box.dataset.text).then((answer) => answer.text()).then((text) => { box.textContent = text; });
+      fetch(box.dataset.text).then((answer) => answer.text()).then((text) => { box.textContent = text || "nothing"; });
     }
   }
 }
