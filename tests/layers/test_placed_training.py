@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.cluster.cluster import Cluster, Device
@@ -389,3 +390,47 @@ def test_weights_that_pytorch_cannot_divide_are_refused(
     assert "stage 0" in str(caught.value)
     plain = LayerPlan((replace(stage, zero_stage=0),))
     demand_executable(model, plan=plain, workers=2, exact=True)
+
+
+class Changing(nn.Module):
+    """Changes a weight or a buffer without gradients, and computes with it later."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.first, self.last = kind, nn.Linear(6, 8), nn.Linear(8, 3)
+        self.register_buffer("calls", torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores."""
+        with torch.no_grad():
+            if self.kind == "weight":
+                self.last.weight.clamp_(-0.1, 0.1)
+            elif self.kind == "buffer":
+                self.calls.add_(1)
+            elif self.kind == "out":
+                torch.add(self.calls, 1, out=self.calls)
+        if self.kind == "checkpoint":
+            x = checkpoint(torch.relu, self.first(x), use_reentrant=True)
+        else:
+            x = self.first(x).relu()
+        return torch.as_tensor(self.last(x) * self.calls)
+
+
+def _changing(kind: str) -> TracedModel:
+    inputs = torch.randn(8, 6)
+    return TracedModel(ModelSource(Changing(kind), inputs, targets=torch.randn(8, 3)))
+
+
+def test_weights_that_forward_changes_and_reentrant_checkpoints_are_refused() -> None:
+    """One lasts where it is, one has no gradients in a trace."""
+    with pytest.raises(UnsupportedError, match=r"'last\.weight': the forward pass changes a para"):
+        _changing("weight")
+    with pytest.raises(UnsupportedError, match="reentrant activation checkpoint"):
+        _changing("checkpoint")
+
+
+@pytest.mark.parametrize("kind", ["buffer", "out"])
+def test_a_buffer_that_is_changed_without_gradients_sees_the_whole_batch(kind: str) -> None:
+    """In place, or as what a call writes its result to."""
+    (reason,) = set(inexact_layers(_changing(kind)).values())
+    assert "'calls' in place" in reason

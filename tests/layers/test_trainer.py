@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from placewright.adapt.training_loop import TrainingLoop, UnfinishedWarning
 from placewright.capturing.guards import Guards
-from placewright.capturing.source import TrainingRecipe
+from placewright.capturing.source import ModelSource, TrainingRecipe
 from placewright.capturing.updates import update_of
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
+from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.placed_training import PlacedTraining, train
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.training import LayerTraining
@@ -442,3 +443,46 @@ def test_a_batch_that_no_part_can_be_taken_of_is_measured_and_trained_whole() ->
     for one, right in zip(model.parameters(), eager.parameters(), strict=True):
         assert right.grad is not None
         torch.testing.assert_close(one, right - 0.1 * right.grad, rtol=1e-4, atol=1e-6)
+
+
+class Taught(nn.Module):
+    """A network and the one that teaches it, without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(*WIDTHS[:2]), nn.Linear(*WIDTHS[1:])
+        self.teacher = nn.Linear(WIDTHS[0], WIDTHS[-1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The difference of both."""
+        with torch.no_grad():
+            taught = self.teacher(x)
+        out: Tensor = self.second(self.first(x).relu()) - taught
+        return out
+
+
+@pytest.mark.parametrize("kind", ["one", "halves", "stages"])
+def test_what_is_computed_without_gradients_is_trained_by_none(kind: str) -> None:
+    """A teacher keeps its weights, and weight decay leaves it alone."""
+    model = Taught()
+    eager = copy.deepcopy(model)
+    mine, its = (
+        torch.optim.AdamW(m.parameters(), lr=0.05, weight_decay=0.3) for m in (model, eager)
+    )
+    last = len(TracedModel(ModelSource(model, X, loss_fn, Y)).layers) - 1
+    both = (Replica((0,), 4), Replica((1,), 4))
+    stages = {
+        "one": (Stage(0, last, (Replica((0,), 8),)),),
+        "halves": (Stage(0, last, both),),
+        "stages": (Stage(0, 0, (Replica((0,), 8),)), Stage(1, last, (Replica((1,), 8),))),
+    }
+    with _placed(model, mine, LayerPlan(stages[kind])) as placed, placed.trainer() as trainer:
+        got = [trainer.step(X, Y) for _ in range(3)]
+    for found in got:
+        its.zero_grad()
+        loss = loss_fn(eager(X), Y)
+        loss.backward()
+        its.step()
+        assert found == pytest.approx(loss.item(), rel=1e-5)
+    for one, right in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(one, right, rtol=1e-4, atol=1e-6)

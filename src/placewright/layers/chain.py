@@ -207,12 +207,20 @@ def _changed_through_views(step: TracedStep) -> frozenset[int]:
 def changed_state(step: TracedStep) -> dict[int, str]:
     """Calls that change a parameter or a buffer in place -> its name in the model."""
     names = views_of_state(step)
-    firsts = {k: call.args[0] for k, call in enumerate(step.instructions) if in_place(call)}
     return {
-        k: names[first.name]
-        for k, first in firsts.items()
-        if isinstance(first, Ref) and first.name in names
+        k: names[value]
+        for k, call in enumerate(step.instructions)
+        for value in written(call)
+        if value in names
     }
+
+
+def written(call: Instruction) -> list[str]:
+    """Values that a call writes to: its first argument in place, or ``out=``."""
+    arguments = operation(call.target)._schema.arguments
+    given = dict(zip((a.name for a in arguments), call.args, strict=False)) | dict(call.kwargs)
+    found = (a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
+    return [name for a in found if a in given for name in references(given[a])]
 
 
 def views_of_state(step: TracedStep) -> dict[str, str]:

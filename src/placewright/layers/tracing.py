@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils.checkpoint import CheckpointFunction
 
 from placewright.capturing.checks import (
     ONE_ROW,
@@ -266,6 +267,13 @@ def _differentiated(loss: Tensor) -> set[int]:
         if hasattr(node, "variable"):
             leaves.add(id(node.variable))
         function = getattr(node, "_forward_cls", None)
+        if function is CheckpointFunction:  # its forward pass has no gradients in a trace
+            raise UnsupportedError(
+                "a reentrant activation checkpoint, whose gradients layers would not have",
+                where="torch.utils.checkpoint.checkpoint(..., use_reentrant=True)",
+                hint="use_reentrant=False, or leave it out: plans of layers recompute by "
+                "themselves; or take placewright.place(..., training=True)",
+            )
         # Those of PyTorch recompute, and have the gradients of their forward pass.
         if function is not None and function.__module__.partition(".")[0] != "torch":
             raise UnsupportedError(
@@ -418,6 +426,7 @@ class _FxLowering:
         self.specs: dict[str, TensorSpec] = {}
         self.names: dict[fx.Node, Any] = {}
         self.outputs: list[str] = []
+        self.prefix = ""  # of the values of a region, which have names of their own
 
     def lower(self, node: fx.Node) -> None:
         if node.op == "placeholder":
@@ -430,29 +439,62 @@ class _FxLowering:
             self.names[node] = self.names[source][k]
         elif isinstance(node.target, torch._ops.OpOverload):
             self._call(node, str(node.target))
-        elif node.users:
+        elif node.target is torch.ops.higher_order.wrap_with_set_grad_enabled:
+            self._inline(node)
+        elif node.users and not _is_region(node):
             raise UnsupportedError(
                 f"the model calls {node.target}, which is no operation of ATen",
                 where=_module(node),
-                hint="control flow, autocast and gradient modes inside a model cannot be split",
+                hint="control flow, autocast and enabled gradients inside a model cannot be split",
             )
+
+    def _inline(self, node: fx.Node) -> None:
+        """Lower a region without gradients in place, on what it reads without theirs."""
+        enabled, region, *given = node.args
+        if enabled or not isinstance(region, fx.Node):
+            raise UnsupportedError(
+                "a part of the model enables gradients inside torch.no_grad()",
+                where=_module(node),
+                hint="compute it outside of torch.no_grad()",
+            )
+        inner = getattr(node.graph.owning_module, str(region.target)).graph
+        before, self.prefix = self.prefix, f"{self.prefix}{node.name}."
+        values = iter(given)
+        for each in inner.nodes:
+            if each.op == "placeholder":
+                self.names[each] = self._detached(self._argument(next(values)))
+            elif each.op == "output":
+                self.names[node] = [self._argument(part) for part in _parts(each.args[0])]
+            else:
+                self.lower(each)
+        self.prefix = before
+
+    def _detached(self, value: Any) -> Any:
+        if not isinstance(value, Ref):
+            return value
+        name = f"{self.prefix}{value.name}"
+        call = Instruction(name, "aten.detach.default", (value,), {}, (name,))
+        self.instructions.append(call)
+        self.modules.append(self.modules[-1] if self.modules else "")
+        self.specs[name] = self.specs[value.name]
+        return Ref(name)
 
     def _call(self, node: fx.Node, target: str) -> None:
         if target in _IGNORED:
             return
-        value = node.meta.get("val")
+        value, made = node.meta.get("val"), f"{self.prefix}{node.name}"
         if isinstance(value, tuple | list):
-            results = tuple(f"{node.name}.{k}" for k in range(len(value)))
+            results = tuple(f"{made}.{k}" for k in range(len(value)))
             self.names[node] = [Ref(name) for name in results]
             for name, part in zip(results, value, strict=True):
                 self._specify(name, part)
         else:
-            results = (node.name,)
-            self.names[node] = Ref(node.name)
-            self._specify(node.name, value)
+            results = (made,)
+            self.names[node] = Ref(made)
+            self._specify(made, value)
         kwargs = {key: self._argument(part) for key, part in node.kwargs.items()}
         args = tuple(self._argument(part) for part in node.args)
-        self.instructions.append(Instruction(node.name, target, args, kwargs, results))
+        self.instructions.append(Instruction(made, target, args, kwargs, results))
         self.modules.append(_module(node))
 
     def _specify(self, name: str, value: Any) -> None:
@@ -488,6 +530,12 @@ _CONSTANTS = {
 
 def _parts(argument: Any) -> tuple[Any, ...]:
     return tuple(argument)
+
+
+def _is_region(node: fx.Node) -> bool:
+    """Whether it is the code of a region without gradients, which is lowered where it is called."""
+    region = torch.ops.higher_order.wrap_with_set_grad_enabled
+    return node.op == "get_attr" and all(user.target is region for user in node.users)
 
 
 def _module(node: fx.Node) -> str:

@@ -27,6 +27,7 @@ from placewright.layers.chain import (
     draws,
     in_place,
     split_layer,
+    written,
 )
 from placewright.layers.execution.layouts import (
     Peers,
@@ -261,7 +262,7 @@ class LayerModule(nn.Module):
             for i in program.instructions
             if in_place(i) and isinstance(i.args[0], Ref)
         } & {*program.inputs, *program.feeds}
-        changes = any(in_place(i) or _keeps_statistics(i) for i in program.instructions)
+        changes = any(written(i) or _keeps_statistics(i) for i in program.instructions)
         names = program.buffers.values() if changes else ()
         self.changing = [_attribute(name) for name in names]
         # Autograd keeps what it needs.

@@ -63,6 +63,21 @@ class TracedModel:
         self.split = split_loss(self.source)
         self.step = self.traced(self.batch)
         self.layers = chain(self.step)
+        self._refuse_changed_parameters()
+
+    def _refuse_changed_parameters(self) -> None:
+        """Refuse weights that forward changes, but for lookups of an embedding with max_norm."""
+        parameters = {*self.step.parameters.values()}
+        for k, name in changed_state(self.step).items():
+            target = self.step.instructions[k].target
+            if name in parameters and not target.startswith("aten.embedding_renorm_"):
+                raise UnsupportedError(
+                    "the forward pass changes a parameter in place",
+                    where=f"model {self.source.name}, parameter {name.removeprefix('model.')!r}",
+                    by=target,
+                    hint="change it in the loop, between two steps, or take "
+                    "placewright.place(..., training=True)",
+                )
 
     @property
     def draws(self) -> bool:
