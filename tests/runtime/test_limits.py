@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from placewright.errors import InputError
 from placewright.runtime import limits
 
 
@@ -16,11 +17,15 @@ def unscaled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_environment_makes_all_limits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its factor; anything but a positive number is ignored."""
+    """By its factor; anything but a positive number is refused."""
     assert limits.order_s(40e6) == limits.ORDER_S + 2.0
-    for text, factor in (("4", 4.0), ("0", 1.0), ("-1", 1.0), ("nan", 1.0), ("much", 1.0)):
+    for text, factor in (("4", 4.0), ("0.5", 0.5), ("", 1.0)):
         monkeypatch.setenv(limits.VARIABLE, text)
         assert limits.patience(3.0) == 3.0 * factor
+    for text in ("0", "-1", "nan", "inf", "much"):
+        monkeypatch.setenv(limits.VARIABLE, text)
+        with pytest.raises(InputError, match=limits.VARIABLE):
+            limits.patience(3.0)
 
 
 def test_steps_are_waited_for_by_what_they_are_expected_to_take() -> None:

@@ -111,6 +111,12 @@ def test_a_lost_attempt_that_still_lives_reports_nothing(tmp_path: Path) -> None
     assert ending.exit_code == 3
 
 
+def test_a_pipe_that_nobody_reads_is_no_progress_to_wait_for(tmp_path: Path) -> None:
+    """Nothing is written, and the command goes on."""
+    os.mkfifo(tmp_path / "pipe")
+    ProgressLines(str(tmp_path / "pipe")).write(value=1.0)
+
+
 class BusyHead:
     """Refuses so many submissions, as a head does whose machines have just joined."""
 

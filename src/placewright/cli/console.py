@@ -261,7 +261,8 @@ class ProgressLines:
     def __init__(self, path: str) -> None:
         self._file: int | None = None
         with suppress(OSError):
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # of a pipe: no waiting
+            self._file = os.open(path, flags, 0o600)
         self.write(pid=os.getpid())
 
     def write(self, **line: Any) -> None:

@@ -20,6 +20,8 @@ import math
 import os
 import time
 
+from placewright.errors import InputError
+
 VARIABLE = "PLACEWRIGHT_PATIENCE"
 
 START_S = 45.0
@@ -57,12 +59,16 @@ LOOK_S = 0.5
 
 
 def patience(seconds: float) -> float:
-    """A limit of this module as the environment wants it."""
+    """A limit of this module as the environment wants it; `InputError` where that is no number."""
+    given = os.environ.get(VARIABLE) or "1"
     try:
-        factor = float(os.environ.get(VARIABLE, "1"))
+        factor = float(given)
     except ValueError:
-        factor = 1.0
-    return seconds * factor if math.isfinite(factor) and factor > 0 else seconds
+        factor = math.nan
+    if not 0 < factor < math.inf:
+        by, hint = f"got {given!r:.100}", "4 makes limits four times as long; or unset it"
+        raise InputError("is no positive number", where=VARIABLE, by=by, hint=hint)
+    return seconds * factor
 
 
 def order_s(size_bytes: float = 0.0) -> float:
