@@ -653,6 +653,18 @@ def test_an_error_of_our_own_says_what_to_do_without_a_traceback() -> None:
     assert error.hint == "cut it"
 
 
+@pytest.mark.parametrize("end", [". This is typically caused by a remote worker hanging", ""])
+def test_a_connection_that_is_cut_is_named_without_a_traceback(end: str) -> None:
+    """Both of its processes live; gloo raises in one of them."""
+    words = "Traceback:\n  line 3\nRuntimeError: [/p/gloo/transport/tcp/pair.cc:537] Read error "
+    words += f"[127.0.0.1]:22447: Software caused connection abort{end}"
+    with group(Rays({"obey": Call(RayTaskError(words))}, {})) as started:
+        error = started.raised_error(0, words)
+    assert error.what == "its connection to another worker is lost"
+    assert error.by == "Read error [127.0.0.1]:22447: Software caused connection abort"
+    assert "Traceback" not in str(error)
+
+
 def test_a_neighbours_death_is_the_cause_of_an_error() -> None:
     """The living one raises because the other is gone: the dead one is named."""
     rays = Rays({"obey": Call(RayTaskError("connection reset"))}, {})

@@ -10,6 +10,7 @@ WorkerGroup
 from __future__ import annotations
 
 import errno
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -32,6 +33,10 @@ from placewright.runtime.program import PIECE_BYTES, describe_order, load_progra
 from placewright.runtime.specs import PLACED_STEPS, WorkerSpec
 
 STARTING = "starting and joining the others"
+
+
+_CUT = re.compile(r"gloo/transport/\S+\] (.*?)(?:\. This is typically|$)")
+"""What gloo says where a connection ends while both of its processes live."""
 
 
 class WorkerGroup(ABC):
@@ -179,6 +184,13 @@ class WorkerGroup(ABC):
         by = lines[-1]  # what follows is indented: a hint of our own errors
         known = by.startswith(f"{PlacewrightError.__module__}.")
         by = by.removeprefix(f"{PlacewrightError.__module__}.")
+        if cut := _CUT.search(by):
+            return WorkerError(
+                "its connection to another worker is lost",
+                where=self.worker_name(rank),
+                by=cut[1],
+                hint="check the links between these devices, and run it again",
+            )
         hint = traceback.rpartition("\n  next: ")[2].strip() if known else ""
         return WorkerError(
             "the worker raised an error",
