@@ -180,7 +180,9 @@ class Variant:
             verb += ["--time-limit", "3", "--planner", "lp"]
             return verb
         if self.what in ("planner", "plan"):
-            limit = ["--time-limit", str(SECONDS), *document, "--planner"]
+            # A policy learns from its first update on, which a busy machine may not reach sooner.
+            seconds = SECONDS if self.what == "plan" else 4 * SECONDS
+            limit = ["--time-limit", str(seconds), *document, "--planner"]
             if self.what == "plan":
                 return ["operators", "plan", str(folder / "problem.json"), *limit, "auto"]
             checkpoint = ["--checkpoint", str(results / "post.safetensors")]
