@@ -13,7 +13,7 @@ import pytest
 
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InfeasibleError, InputError, UnknownNameError, UnsupportedError
-from placewright.layers.devicemap.device_map import DeviceMap, device_map
+from placewright.layers.devicemap.device_map import ERROR, DeviceMap, device_map
 from placewright.layers.devicemap.reading import language_model
 from tests.layers.devicemap.models import LLAMA_8B, LLAMA_70B, config, tiny
 
@@ -94,6 +94,18 @@ def test_slow_devices_are_left_out_with_the_reason() -> None:
     left = found.left_out()
     assert set(left) == {"cpu", "gpu0", "gpu1", "board"} - set(found.ranges)
     assert all("a block takes" in why for why in left.values())
+
+
+def test_a_plan_on_fewer_devices_is_named_where_it_is_nearly_as_good() -> None:
+    """Users that take turns on devices gain little beside a batch on one; the plan stays."""
+    found = device_map(LLAMA_8B, gpus(4, 80 * 2.0**30), context=1024, users=2)
+    simpler = found.simpler()
+    assert simpler is not None
+    assert len(simpler.plan.ranges) == 1 < len(found.ranges)
+    assert found.judgement.value < simpler.value <= found.judgement.value * (1 + ERROR)
+    assert "simpler: gpu" in repr(found)
+    assert list(found.as_json()["simpler"]["ranges"]) != list(found.ranges)
+    assert device_map(LLAMA_8B, gpus(4, 80 * 2.0**30), context=1024).simpler() is None
 
 
 def test_a_disk_takes_what_does_not_fit() -> None:

@@ -191,6 +191,7 @@ class MapPlanFile(ResultFile):
     groups: int = 1
     times_from: str = ""
     left_out: dict[str, str] = Field(default_factory=dict)
+    simpler: dict[str, Any] | None = None
     alternatives: dict[str, Any] = Field(default_factory=dict)
 
 
