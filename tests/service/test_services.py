@@ -364,3 +364,6 @@ def test_from_the_form_to_the_drain(ask: Asking, page: Any) -> None:
     page.get_by_role("button", name="Drain").click()
     page.wait_for_selector("text=Start again", timeout=WAIT_S * 1000)
     assert page.inner_text("#state") == "drained"
+    ask("DELETE", "services/mine")
+    ask("POST", "services/model/start")  # tests of this file come in any order
+    ask.wait("model", "running")
