@@ -27,7 +27,8 @@ def measured_once(monkeypatch: pytest.MonkeyPatch, _measured: dict[Any, LayerPro
     def measured(session: Any, *, exact: bool = False) -> LayerProblem:
         model = session.model
         names = tuple(layer.name for layer in model.layers)
-        key = names, model.batch, session.cluster.device_names, session.update.moments, exact
+        devices, moments = session.cluster.device_names, session.update.moments
+        key = names, model.batch, model.step.autocast, devices, moments, exact
         if key not in _measured:
             _measured[key] = measure(session, exact=exact)
         return _measured[key]

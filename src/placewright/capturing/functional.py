@@ -257,7 +257,13 @@ def _modules_named(model: nn.Module, path: list[str]) -> Iterator[None]:
             last = module.register_forward_hook(leave, always_call=True)
             hooks.callback(first.remove)
             hooks.callback(last.remove)
-        yield
+        try:
+            yield
+        finally:
+            # Ctrl-C within a module calls no hook: annotations that are left would end, and put
+            # older ones into force, whenever they are collected.
+            while open_:
+                open_.pop().__exit__(None, None, None)
 
 
 def _name_backward(graph: fx.Graph) -> None:
