@@ -13,7 +13,11 @@ import pytest
 
 from placewright.requests.serving.server import Running, ServingOptions, serve
 from placewright.runtime.engines import ray_engine
-from tests.requests.serving.test_repository import changed_while_workers_die, two_models
+from tests.requests.serving.test_repository import (
+    changed_while_workers_die,
+    factors,
+    two_models,
+)
 from tests.requests.serving.test_server import body, infer, many, until
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'placewright[ray]'")
@@ -44,7 +48,8 @@ def running(folder: Path) -> Iterator[Running]:
 
 def test_actors_answer_and_are_replaced(running: Running) -> None:
     """One actor is killed and one is stopped under load: every request is answered once."""
-    slots = running.dispatcher.fleet.slots
+    slots, before = running.dispatcher.fleet.slots, running.observer.totals.total()
+    until(lambda: all(slot.up for slot in slots))  # other tests end some, or change the model
     pids = [slot.process.pid for slot in slots]
     with ThreadPoolExecutor(1) as pool:
         for pid in pids:
@@ -56,8 +61,8 @@ def test_actors_answer_and_are_replaced(running: Running) -> None:
             os.kill(pids[0], signal.SIGKILL)  # type: ignore[arg-type]
         found = [each for group in answers.result() for each in group]
     assert [status for status, _, _ in found] == [200] * 24
-    assert all(answer["outputs"][0]["data"] == [2, 4, 6, 8] for _, _, answer in found)
-    assert running.observer.totals.total() == 24
+    assert {factor for _, _, answer in found for factor in factors(answer)} in ({2.0}, {5.0})
+    assert running.observer.totals.total() == before + 24
     until(lambda: all(slot.up and slot.restarts for slot in slots))
     assert not set(pids) & {slot.process.pid for slot in slots}
 

@@ -72,7 +72,7 @@ def test_a_cut_link_loses_no_request() -> None:
     ):
         slots, bed = running.dispatcher.fleet.slots, Testbed.find(cluster.name)
         answers = pool.submit(lambda: [many(running, 10, body(30_000)) for _ in range(3)])
-        until(lambda: bool(slots[0].rows))
+        until(lambda: bool(slots[0].rows) or answers.done())
         bed.cut(DISPATCHER, "a")
         until(lambda: not slots[0].up)
         found = [each for group in answers.result() for each in group]
