@@ -58,9 +58,9 @@ def ray() -> Iterator[Any]:
     machines.shutdown()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def session(ray: Any) -> Iterator[Session]:
-    """Actors for the tests of this file; the last one that uses them kills one."""
+    """Actors, which hold the nodes' only CPUs."""
     graph, state = diamond()
     with Ray(DUO) as engine:
         session = Session(graph, DUO, state, engine)
@@ -69,10 +69,7 @@ def session(ray: Any) -> Iterator[Session]:
 
 
 def test_training_goes_on_without_a_killed_actor(ray: Any) -> None:
-    """Losses and weights are those of an ordinary loop, to the last bit.
-
-    Before the session of the tests below: its actors hold the nodes' only CPUs.
-    """
+    """Losses and weights are those of an ordinary loop, to the last bit."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Linear(6, 6) for _ in range(3)))
     alone = copy.deepcopy(model)
