@@ -393,8 +393,8 @@ def shape_rules() -> Iterator[None]:
     """Replace PyTorch's rules by those of this module."""
     with (
         patch.object(_meta_registrations, _GROUPED, _grouped(_meta_registrations)),
-        patch.dict(fake_impls.op_implementations_dict, _NORMS),
-        patch.dict(_decomp.meta_table, _NORMS),  # else a decomposition goes first
+        patch.dict(fake_impls.op_implementations_dict, _RULES),
+        patch.dict(_decomp.meta_table, _RULES),  # else a decomposition goes first
     ):
         yield
 
@@ -450,7 +450,15 @@ def _row_major_gradients(mode: Any, operation: Any, *args: Any, **kwargs: Any) -
     return (first, *others)
 
 
-_NORMS = {
+def _apart(mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """One gradient of both biases of a recurrent layer is two outputs in every capture.
+
+    PyTorch's rule gives one tensor twice, and its cache two where it knows the call already.
+    """
+    return _made(mode, operation, args, kwargs, ())
+
+
+_RULES = {
     aten.native_group_norm.default: _statistics,
     aten.native_layer_norm.default: _statistics,
     aten._native_batch_norm_legit.default: _as_suggested,
@@ -459,6 +467,7 @@ _NORMS = {
     aten._native_batch_norm_legit_no_training.default: _untrained,
     aten.native_group_norm_backward.default: _gradients,
     aten.native_layer_norm_backward.default: _row_major_gradients,
+    aten.mkldnn_rnn_layer_backward.default: _apart,
 }
 
 
