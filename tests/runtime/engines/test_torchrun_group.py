@@ -74,3 +74,17 @@ def test_an_agent_that_answers_late_is_waited_for() -> None:
     theirs.close()
     assert agent.settled(1.0)
     ours.close()
+
+
+def test_an_agent_that_is_stopped_does_not_end() -> None:
+    """One that is told that nothing more will be asked ends, whatever it still reports."""
+    ours, theirs = (Channel(end, CONTROL) for end in Pipe())
+    agent = Agent(ours)
+    agent.leave()
+    with pytest.raises(EOFError):
+        theirs.recv()
+    theirs.send(("died", 1))
+    assert not agent.gone(0.01)
+    theirs.close()
+    assert agent.gone(1.0)
+    ours.close()

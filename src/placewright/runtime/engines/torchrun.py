@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -85,7 +86,7 @@ class Torchrun:
             stack.callback(self._folder.cleanup)
             self._listener, secret = listen_for_workers(Path(self._folder.name))
             stack.callback(self._listener.close)
-            stack.callback(self._leave_agents)
+            stack.push(self._leave_agents)
             self._gather(secret)
             self._held = stack.pop_all()
         return self
@@ -106,9 +107,27 @@ class Torchrun:
             self._agents[rank], self._hosts[rank] = Agent(connection), host
         self._ranks = assign_ranks(self._cluster, [self._hosts[r] for r in range(self._world)])
 
-    def _leave_agents(self) -> None:
+    def _leave_agents(self, kind: type[BaseException] | None, *_error: object) -> None:
+        """Let the other ranks end.
+
+        torchrun waits for all of them, for ever where one is stopped; where we fail it kills them.
+        Raises `RunError`: one does not end, and nothing else is wrong.
+        """
+        others = {rank: agent for rank, agent in self._agents.items() if rank}
+        for agent in others.values():
+            agent.leave()
+        limit_s = limits.patience(limits.STOPPED_S)
+        deadline = time.monotonic() + limit_s
+        left = [r for r, agent in others.items() if not agent.gone(deadline - time.monotonic())]
         for agent in self._agents.values():
             agent.channel.close()
+        if left and kind is None:
+            raise RunError(
+                "processes do not end: they may be stopped",
+                where=f"torchrun: rank {', '.join(map(str, left))}",
+                by=f"waited {limit_s:.0f} s",
+                hint="everything else is done; torchrun kills them within 30 s",
+            )
 
     def group(self, cluster: Cluster, program: str = PLACED_STEPS) -> TorchrunGroup:
         """Workers for devices of the cluster, each a child of its rank's agent.
@@ -230,6 +249,19 @@ class Agent:
             kind, _ = self.report()
             self.owed = 0 if kind == "gone" else self.owed - (kind == "ended")
         return not self.owed
+
+    def leave(self) -> None:
+        """Say that nothing more will be asked; it then ends."""
+        with suppress(OSError), socket.socket(fileno=os.dup(self.channel.fileno())) as end:
+            end.shutdown(socket.SHUT_WR)
+
+    def gone(self, limit_s: float) -> bool:
+        """Whether it has ended before so long."""
+        deadline = time.monotonic() + limit_s
+        while wait([self.channel], max(0.0, deadline - time.monotonic())):
+            if self.report()[0] == "gone":
+                return True
+        return False
 
     def report(self) -> tuple[str, int | None]:
         """Of its worker: that it died and how, or that it was ended."""
