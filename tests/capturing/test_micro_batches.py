@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -70,24 +69,6 @@ def test_steps_equal_a_plain_loop_over_the_micro_batches(parts: int, shuffle: in
         found = state.get(f"parameter:{name}", state.get(f"buffer:{name}"))
         assert found is not None
         assert torch.equal(found, value)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_a_capture_that_was_broken_off_leaves_no_micro_batch(error: type[BaseException]) -> None:
-    """Annotations of modules in which it was are no longer there when they are collected."""
-
-    class Stops(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            raise error
-
-    of = source(micro_batches=2)
-    broken = replace(of, model=nn.Sequential(nn.Linear(6, 3), nn.Sequential(Stops())))
-    with pytest.raises((KeyboardInterrupt, PlacewrightError)):
-        capture_source(broken, training=True)
-    gc.collect()
-    graph = capture_source(source(micro_batches=1), training=True)
-    assert {op.micro_batch for op in graph.operators} == {0}
-    assert {op.module for op in graph.operators} <= {"", "0", "1", "2", "3", "4"}
 
 
 def spread(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import traceback
 
 from placewright.capturing.guards import Guards
 from placewright.capturing.model import capture, capture_source
@@ -124,6 +126,8 @@ def test_a_model_that_ends_the_program_is_an_error() -> None:
     """Exit code 7 of a model is not ours."""
     with pytest.raises(InputError, match="raised SystemExit"):
         capture(Leaving(ends=True), torch.ones(2, 4))
+    gc.collect()  # what is left of the module that it ended in
+    assert not traceback.current_meta.get("custom")  # else of operators of later captures
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -29,7 +29,6 @@ from weakref import WeakSet
 
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx import traceback
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 
@@ -62,12 +61,7 @@ def isolated_trace(model: str) -> Iterator[None]:
         begin(mode, *args, **keywords)
         modes.add(mode)
 
-    with (
-        _ONE_AT_A_TIME,
-        collector_paused(),
-        patch.object(FakeTensorMode, "__init__", noted),
-        _annotations_kept(),
-    ):
+    with _ONE_AT_A_TIME, collector_paused(), patch.object(FakeTensorMode, "__init__", noted):
         yield
         # torch.export keeps the nodes of its last trace, with their fakes, until the next one.
         proxy_tensor._FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT.clear()
@@ -81,18 +75,6 @@ def isolated_trace(model: str) -> Iterator[None]:
         if left:
             raise _kept(left.pop(), model)
         tell_watchers()
-
-
-@contextmanager
-def _annotations_kept() -> Iterator[None]:
-    """What the caller annotates is none of a trace's annotations, and none of those is left."""
-    before = traceback.current_meta.pop("custom", None)
-    try:
-        yield
-    finally:
-        traceback.current_meta.pop("custom", None)
-        if before is not None:
-            traceback.current_meta["custom"] = before
 
 
 def _refuse_global_hooks(model: str) -> None:
