@@ -2,11 +2,13 @@
 
     python benchmarks/memory.py --out memory.jsonl --minutes 8
     python benchmarks/memory.py --models alexnet resnet50 --planner only:board-a topological-split
+    python benchmarks/memory.py --models resnet50 --planner only:board-a --spare 1.1 --steps 6
 
-Each plan is executed on devices with little memory to spare (1.3 times what the judge predicts),
-where workers give freed memory back at once, and on devices with room, where they keep it for the
-next step. Measured is what a worker's process has above what it had before it loaded its part,
-without pages of library files. Devices without operators are left out. Rows are kept by plan.
+Each plan is executed on devices with little memory to spare (`--spare` times what the judge
+predicts), where workers give freed memory back when they come near their limit, and on devices with
+room, where they keep it for the next step. Measured is what a worker's process has above what it
+had before it loaded its part, without pages of library files; *step* is the median of `--steps`
+after two others. Devices without operators are left out. Rows are kept by plan.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from statistics import median
 
 import torch
 from torch import nn
@@ -33,16 +36,15 @@ from placewright.report.text import size
 from placewright.runtime.engines.engine import open_engine
 from placewright.runtime.session import Session
 
-SPARE = 1.3
-"""Memory of a device without room, in peaks that the judge predicts."""
-
 KINDS = ("little", "room")
 
-Row = tuple[str, str, float, float]
-"""Memory, device, predicted and measured bytes."""
+Row = tuple[str, str, float, float, float]
+"""Memory, device, predicted and measured bytes, seconds of a step."""
 
 
-def rows_of(name: str, planner: str, on: str, steps: int, *, training: bool) -> list[Row]:
+def rows_of(
+    name: str, planner: str, on: str, steps: int, spare: float, *, training: bool
+) -> list[Row]:
     """For each kind of devices a row for every device with operators."""
     cluster = load_cluster(on)
     cluster = with_memory(cluster, [math.inf] * len(cluster.devices))
@@ -51,11 +53,13 @@ def rows_of(name: str, planner: str, on: str, steps: int, *, training: bool) -> 
     state = initial_state(source, graph.program)
     result = solve(profile(graph, cluster, method="analytic"), planner)
     found = []
-    for kind in KINDS:
-        peaks = measured_peaks(result, graph, state, cluster, kind, steps)
+    predicted = result.judgement.peak_bytes.tolist()
+    limited = with_memory(cluster, [spare * b + 1 for b in predicted])
+    for kind, devices in zip(KINDS, (limited, cluster), strict=True):
+        peaks, step_s = measured(result, graph, state, devices, steps)
         for d in sorted(set(result.plan.placement.tolist())):
-            predicted = float(result.judgement.peak_bytes[d])
-            found.append((kind, cluster.device_names[d], predicted, float(peaks[d])))
+            name = cluster.device_names[d]
+            found.append((kind, name, float(predicted[d]), float(peaks[d]), step_s))
     return found
 
 
@@ -69,21 +73,18 @@ def source_of(name: str, *, training: bool) -> ModelSource:
     return source.with_recipe() if training else source
 
 
-def measured_peaks(
-    result: Result, graph: Graph, state: State, cluster: Cluster, kind: str, steps: int
-) -> list[int]:
-    """Bytes by device, of steps on new workers."""
-    predicted = result.judgement.peak_bytes.tolist()
-    limited = (
-        cluster if kind == "room" else with_memory(cluster, [SPARE * b + 1 for b in predicted])
-    )
+def measured(
+    result: Result, graph: Graph, state: State, cluster: Cluster, steps: int
+) -> tuple[list[int], float]:
+    """Bytes by device of steps on new workers, and seconds of a step."""
     with (
-        open_engine("local", limited, emulate=False) as engine,
-        Session(graph, limited, state, engine) as session,
+        open_engine("local", cluster, emulate=False) as engine,
+        Session(graph, cluster, state, engine) as session,
     ):
         load_plan(session, result.problem, result.plan, result.judgement)
-        session.run(steps)
-        return session.memory_peaks()
+        session.run(2)
+        step_s = median(record.duration_s for record in session.run(steps))
+        return session.memory_peaks(), step_s
 
 
 def with_memory(cluster: Cluster, limits: Sequence[float]) -> Cluster:
@@ -99,21 +100,22 @@ def main(
     planner: tuple[str, ...] = ("topological-split",),
     inference: bool = False,
     steps: int = 2,
+    spare: float = 1.02,
     kept: KeptRows,
 ) -> None:
     """Print a row per device, and the errors without room and with it."""
-    head = ("memory", "device", "judge", "measured", "error")
+    head = ("memory", "device", "judge", "measured", "error", "step")
     table, rows = Table("model", "plan", *head, left=4), list[Row]()
     for name, how in product(models, planner):
         label = name + ", inference" * inference
-        work = partial(rows_of, name, how, on, steps, training=not inference)
-        for row in kept.get(f"{label} by {how} on {on}", work) or []:
+        work = partial(rows_of, name, how, on, steps, spare, training=not inference)
+        for row in kept.get(f"{label} by {how} on {on}, {spare:g}", work) or []:
             rows.append(row)
-            kind, device, predicted, peak = row
+            kind, device, predicted, peak, step_s = row
             sizes, error = (size(predicted), size(peak)), f"{predicted / peak - 1:+.1%}"
-            table.row(label, how, kind, device, *sizes, error)
+            table.row(label, how, kind, device, *sizes, error, f"{1e3 * step_s:.0f} ms")
     for kind in KINDS:
-        if own := [row[2:] for row in rows if row[0] == kind]:
+        if own := [row[2:4] for row in rows if row[0] == kind]:
             print(f"{kind}: {accuracy(*zip(*own, strict=True))}")
 
 

@@ -80,7 +80,7 @@ class FakeSession:
         self.placement: list[int] = []
         self.error = error
 
-    def load(self, placement: list[int], order: list[int], *, serial: bool = False) -> None:
+    def load(self, placement: list[int], order: list[int], *_: Any, **settings: Any) -> None:
         """Take in the plan."""
         self.placement = placement
 

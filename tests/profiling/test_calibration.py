@@ -25,7 +25,7 @@ class Paced:
     def __init__(self, step_s: dict[int, float]) -> None:
         self.step_s, self.device, self.loaded = step_s, -1, list[int]()
 
-    def load(self, placement: list[int], order: list[int]) -> None:
+    def load(self, placement: list[int], order: list[int], *_: Any, **settings: Any) -> None:
         """One device has everything."""
         (self.device,) = set(placement)
         self.loaded.append(self.device)
@@ -106,7 +106,7 @@ class Slowed:
     placement: list[int] = field(default_factory=list)
     steps: int = 0
 
-    def load(self, placement: list[int], order: list[int], *, serial: bool = False) -> None:
+    def load(self, placement: list[int], order: list[int], *_: Any, **settings: Any) -> None:
         """Take in the plan."""
         assert sorted(order) == [0, 1, 2]
         self.placement = placement

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import resource
 import signal
@@ -39,15 +40,15 @@ def test_every_placement_gives_the_same_bits() -> None:
             assert torch.equal(session.outputs()["output"], answer(state))
 
 
-def test_workers_keep_freed_memory_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three times what the step makes, or they return it; ordered once, until that changes."""
+def test_workers_watch_their_memory_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less than three times what the step makes; ordered once, until that changes."""
     graph, state = diamond()
     small = replace(DUO.devices[1], memory_bytes=1e9)
     calls: list[object] = []
     order = Session.order
 
     def noted(self: Session, name: str, arguments: Any, **limits: Any) -> list[Any]:
-        calls.extend([arguments] if name == "keep_freed" else [])
+        calls.extend([arguments] if name == "limit_memory" else [])
         return order(self, name, arguments, **limits)
 
     monkeypatch.setattr(Session, "order", noted)
@@ -56,7 +57,7 @@ def test_workers_keep_freed_memory_where_there_is_room(monkeypatch: pytest.Monke
             session.load([0, 1, 1, 0], range(4), peak_bytes=peak_bytes)
             session.run(1)
             assert torch.equal(session.outputs()["output"], answer(state))
-    assert calls == [[(True,), (False,)], [(True,), (True,)]]
+    assert calls == [[(math.inf,), (1e9,)], [(math.inf,), (math.inf,)]]
 
 
 def test_a_shaped_link_takes_its_time() -> None:

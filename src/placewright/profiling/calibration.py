@@ -22,8 +22,8 @@ from placewright.numerics.arrays import FloatArray
 from placewright.operators.interference import LONGEST_S, InterferenceProfile
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.problem import OperatorProblem, Overlap
-from placewright.operators.run import execution_order
+from placewright.operators.problem import OperatorProblem
+from placewright.operators.run import load_plan
 from placewright.runtime.session import Session
 
 LEAST_STEPS = 3
@@ -90,7 +90,9 @@ def _step_times_s(
     problem: OperatorProblem, session: Session, device: int, seconds: float
 ) -> list[float]:
     """Seconds of every step of one turn."""
-    session.load([device] * problem.n, problem.topology.order.tolist())
+    plan = OperatorPlan(np.full(problem.n, device))
+    # With what the judge expects of its memory: where that is tight, steps take longer.
+    load_plan(session, problem, plan, judge(problem, plan))
     session.run(1)
     times, begun_s = list[float](), time.perf_counter()
     while len(times) < LEAST_STEPS or max(sum(times), time.perf_counter() - begun_s) < seconds:
@@ -158,8 +160,7 @@ def _busy_s(problem: OperatorProblem, session: Session, plan: OperatorPlan) -> F
 
     Of whole steps: most of them have a burst somewhere, which medians of operators leave out.
     """
-    order = execution_order(problem, judge(problem, plan))
-    session.load(plan.placement.tolist(), order, serial=problem.overlap is Overlap.SERIAL)
+    load_plan(session, problem, plan, judge(problem, plan))
     session.run(COLD)
     records = session.run(WATCHED, watched=True)
     return np.array([[log.seconds.sum() for log in record.logs] for record in records])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from placewright.graph.graph import Const, Instruction, ProgramInput, Ref, Tenso
 from placewright.io.tensor_files import StoredTensor, write_tensors
 from placewright.runtime.emulation import Stretch, precise_sleeps
 from placewright.runtime.host import Reading, cpu_reading
-from placewright.runtime.memory import MemoryUse
+from placewright.runtime.memory import MemoryUse, keep_freed_memory
 from placewright.runtime.messages import Exchange, join, nccl_group
 from placewright.runtime.probe import LinkSeconds, SpeedProbe, probe_links
 from placewright.runtime.program import Worker, WorkerProgram, order
@@ -29,9 +27,6 @@ from placewright.runtime.step.sequence import Action, Share
 from placewright.runtime.step_record import StepLog
 from placewright.runtime.stream_executor import Finished, Sample, StreamExecutor, StreamProgress
 from placewright.runtime.wire import Message
-
-LARGE_BYTES = 1 << 17
-"""Pieces of memory that can be handed back alone, where freed memory is not kept."""
 
 
 class StepExecutor(WorkerProgram):
@@ -57,7 +52,7 @@ class StepExecutor(WorkerProgram):
             torch.cuda.set_device(self.torch_devices[0])
         self.memory = MemoryUse(self.torch_devices)
         exchange = Exchange(spec.layout, spec.rank, spec.links, nccl_group(spec))
-        self.devices = PlacedDevices(exchange)
+        self.devices = PlacedDevices(exchange, self.memory)
         self.speed_probes: list[SpeedProbe] = []
         self.stretch = Stretch(spec.stretch) if spec.stretch > 1 else None
         self.stream: StreamExecutor | None = None
@@ -73,10 +68,10 @@ class StepExecutor(WorkerProgram):
         """Most bytes by device since the part was loaded; see `MemoryUse`."""
         return self.memory.peaks()
 
-    @order("setting what it does with freed memory")
-    def keep_freed(self, keep: bool) -> None:
-        """Keep freed memory for the next step, or give it back to the system at once."""
-        keep_freed_memory(keep=keep)
+    @order("setting how much memory it keeps")
+    def limit_memory(self, limit_bytes: float) -> None:
+        """From the next part on keep freed memory for the next step up to this limit."""
+        self.memory.limit_bytes = limit_bytes
 
     @order("loading its part of the model")
     def load(self, share: Share, state_file: str, weights: Mapping[str, StoredTensor]) -> None:
@@ -245,23 +240,6 @@ class StepExecutor(WorkerProgram):
     def probe_links(self, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], LinkSeconds]:
         """Round trips of the pairs that start here; every worker is given the same list."""
         return probe_links(pairs, self.spec.rank, self.devices.exchange.sender)
-
-
-def keep_freed_memory(*, keep: bool = True) -> None:
-    """Ask glibc to keep what is freed for the next step instead of handing it back each time.
-
-    Handing back costs a page fault for every 4 KiB of every activation in every step. Keeping it
-    costs memory: free pieces lie between used ones, and a third more than what is used was seen.
-    With `keep` false large pieces are handed back as soon as they are freed.
-    """
-    trim_threshold, mmap_threshold, mmap_max = -1, -3, -4
-    settings = {trim_threshold: 1 << 30, mmap_max: 0}
-    if not keep:
-        settings = {trim_threshold: LARGE_BYTES, mmap_threshold: LARGE_BYTES, mmap_max: 1 << 16}
-    with suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        for setting, value in settings.items():
-            mallopt(setting, value)
 
 
 def _write(path: str, tensors: Mapping[str, torch.Tensor]) -> str:

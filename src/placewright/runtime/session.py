@@ -121,7 +121,7 @@ class WorkerSession:
 
 
 ROOM = 3.0
-"""Times what a step makes beside what stays, on top of its peak: a worker keeps what it frees."""
+"""Times what a step makes beside what stays, on top of its peak: memory need not be watched."""
 
 
 class Session(WorkerSession):
@@ -166,7 +166,7 @@ class Session(WorkerSession):
         self.parts: tuple[Part, ...] = ()
         self.loads = 0
         self._expected: tuple[float, ...] = ()
-        self._keep: tuple[bool, ...] = ()
+        self._limits: tuple[float, ...] = ()
         self._loaded = graph
         self._programs = CallPrograms()
         self._step_s = math.nan
@@ -230,9 +230,9 @@ class Session(WorkerSession):
     def _expect(self, peak_bytes: Sequence[float], parts: Sequence[Part]) -> None:
         """Take what each device is expected to need for its part; see `load`.
 
-        Workers keep freed memory for the next step where their devices have room on top of it for
-        `ROOM` times what a step makes beside weights and other state: free pieces lie between used
-        ones. They hand it back at once where they have not.
+        Workers keep freed memory for the next step. Where their devices do not have room on top of
+        it for `ROOM` times what a step makes beside weights and other state, they watch what they
+        hold: free pieces lie between used ones.
         """
         self._expected = tuple(peak_bytes)
         if not self._expected:
@@ -242,11 +242,16 @@ class Session(WorkerSession):
             for device, part, peak in zip(self.cluster.devices, parts, self._expected, strict=True)
         ]
         groups = map(self.layout.device_group, range(len(self.group.specs)))
-        keep = tuple(all(rooms[d] for d in own) for own in groups)
-        # Workers begin by keeping, so the first order is left out where nothing changes.
-        if keep != (self._keep or (True,) * len(keep)):
-            self.order("keep_freed", [(kept,) for kept in keep])
-        self._keep = keep
+        limits = tuple(
+            math.inf
+            if all(rooms[d] for d in own)
+            else sum(self.cluster.devices[d].memory_bytes for d in own)
+            for own in groups
+        )
+        # Workers begin without one, so the first order is left out where nothing changes.
+        if limits != (self._limits or (math.inf,) * len(limits)):
+            self.order("limit_memory", [(limit,) for limit in limits])
+        self._limits = limits
 
     def migrate(
         self,

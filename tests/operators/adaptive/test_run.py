@@ -541,7 +541,7 @@ class Acted:
     loads: list[int] = field(default_factory=list)
     steps: int = 0
 
-    def load(self, placement: list[int], order: list[int], *, serial: bool = False) -> None:
+    def load(self, placement: list[int], order: list[int], *_: Any, **settings: Any) -> None:
         """Take in the plan."""
         assert sorted(order) == [0, 1]
         self.device = placement[0]

@@ -44,8 +44,8 @@ from placewright.operators.interference import LONGEST_S, InterferenceProfile
 from placewright.operators.judge import judge
 from placewright.operators.plan import SINGLE, OperatorPlan
 from placewright.operators.planners import LAST, planners, portfolio
-from placewright.operators.problem import OperatorProblem, Overlap
-from placewright.operators.run import execution_order
+from placewright.operators.problem import OperatorProblem
+from placewright.operators.run import load_plan
 from placewright.planning.contract import Context, proposal_of
 from placewright.runtime.memory import OutOfMemoryError
 from placewright.runtime.session import Session
@@ -252,13 +252,7 @@ class AdaptiveRun(FaultTolerantRun[Session]):
         session = self.job.session(self.alive(), snapshot.state if snapshot else {})
         self.session = session
         judgement = judge(problem, plan)
-        session.load(
-            plan.placement.tolist(),
-            execution_order(problem, judgement),
-            self.seed or 0,
-            serial=problem.overlap is Overlap.SERIAL,
-            peak_bytes=judgement.peak_bytes.tolist(),
-        )
+        load_plan(session, problem, plan, judgement, self.seed or 0)
         if snapshot is not None:
             session.set_random_state(snapshot.random_state)
         self.adaptation = Adaptation(
@@ -432,8 +426,7 @@ def try_plans(
     problem = interference.alone
 
     def load(plan: OperatorPlan) -> None:
-        order = execution_order(problem, judge(interference.of(plan), plan))
-        session.load(plan.placement.tolist(), order, serial=problem.overlap is Overlap.SERIAL)
+        load_plan(session, problem, plan, judge(interference.of(plan), plan))
 
     def step() -> float:
         (record,) = session.run(1)

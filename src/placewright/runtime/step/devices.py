@@ -11,6 +11,7 @@ from placewright.capturing.program_calls import apply_settings
 from placewright.graph.graph import TensorSpec
 from placewright.io.tensor_files import StoredTensor, stored_tensors
 from placewright.runtime.emulation import Stretch
+from placewright.runtime.memory import MemoryUse
 from placewright.runtime.messages import Exchange
 from placewright.runtime.step.partition import Part
 from placewright.runtime.step.sequence import CompiledShare, Share, Spans, compile_share
@@ -26,10 +27,11 @@ class PlacedDevices:
     """Takes parts, one per device, and does their steps.
 
     `exchange`: carries what comes from other devices and goes to them.
+    `memory`: what this process may hold.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
+    def __init__(self, exchange: Exchange, memory: MemoryUse) -> None:
+        self.exchange, self._memory = exchange, memory
         self._share = Share((), ())
         self._compiled = CompiledShare((), (), ())
         self._programs: dict[int, tuple[Share, CompiledShare]] = {}
@@ -200,7 +202,7 @@ class PlacedDevices:
                     known[name] = self._placed(part, initial(given, item.spec))
         self._share, layout = share, self.exchange.layout
         apply_settings(share.settings)
-        self._compiled = compile_share(share, state, layout)
+        self._compiled = compile_share(share, state, layout, self._memory)
         self.exchange.expect(m for part in share.parts for m in part.receives)
 
     def _pairs(self) -> list[tuple[Part, CompiledPart]]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -44,6 +44,8 @@ class Step:
         Values that are not needed on this device any more.
     posts
         Messages without tags whose receives are posted before, in this order.
+    made_bytes
+        Of its results but views, and what it holds while it runs.
     """
 
     operator: int
@@ -52,6 +54,7 @@ class Step:
     sends: tuple[Message, ...]
     frees: tuple[str, ...]
     posts: tuple[Message, ...] = ()
+    made_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,10 @@ def partition(
     by_device: list[list[int]] = [[] for _ in range(devices)]
     for i in order:
         by_device[placement[i]].append(i)
-    return tuple(_part(program, d, by_device[d], messages, outputs[d]) for d in range(devices))
+    made = _made_bytes(graph)
+    return tuple(
+        _part(program, d, by_device[d], messages, outputs[d], made) for d in range(devices)
+    )
 
 
 def _program(graph: Graph) -> Program:
@@ -115,6 +121,15 @@ def _program(graph: Graph) -> Program:
         )
     check_read_program(graph.program)
     return graph.program
+
+
+def _made_bytes(graph: Graph) -> Counter[str]:
+    """`Step.made_bytes` by operator."""
+    made = Counter[str]()
+    for tensor in graph.tensors:
+        if not tensor.view_of:
+            made[tensor.producer] += tensor.bytes
+    return made
 
 
 def _messages(graph: Graph, program: Program, placement: Sequence[int]) -> list[Message]:
@@ -168,6 +183,7 @@ def _part(
     order: Sequence[int],
     messages: Sequence[Message],
     outputs: Mapping[str, str],
+    made_bytes: Counter[str],
 ) -> Part:
     """The steps of one device, with every wait before its first use and frees after the last."""
     arriving = {m.value: m for m in messages if m.target == device}
@@ -196,6 +212,7 @@ def _part(
                 waits=tuple(due),
                 sends=tuple(sorted((m for v in made for m in leaving[v]), key=message_key)),
                 frees=tuple(dict.fromkeys(dead)),
+                made_bytes=made_bytes[instruction.name],
             )
         )
     used = {v for values in reads for v in values} | set(outputs.values())

@@ -17,6 +17,7 @@ each other.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ import torch
 import torch.distributed as dist
 
 from placewright.runtime.emulation import Stretch
+from placewright.runtime.memory import MemoryUse
 from placewright.runtime.messages import Exchange
 from placewright.runtime.specs import Layout
 from placewright.runtime.step.partition import Part, Step
@@ -155,15 +157,20 @@ class CompiledShare:
 
 
 def compile_share(
-    share: Share, state: Mapping[int, Mapping[str, torch.Tensor]], layout: Layout
+    share: Share,
+    state: Mapping[int, Mapping[str, torch.Tensor]],
+    layout: Layout,
+    memory: MemoryUse | None = None,
 ) -> CompiledShare:
     """Resolve operations and registers.
 
     `state`: by device every program input of its part, in that device's memory.
+    `memory`: where it has a limit, operations stay below it; see `MemoryUse.spared`.
     """
     places = [layout.devices[part.device].torch_device for part in share.parts]
+    spared = memory.spared if memory is not None and memory.limit_bytes < math.inf else None
     parts = tuple(
-        compile_part(part, state[part.device], place)
+        compile_part(part, state[part.device], place, spared if place == "cpu" else None)
         for part, place in zip(share.parts, places, strict=True)
     )
     slots = [iter(part.slots) for part in parts]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -33,6 +33,11 @@ from placewright.runtime.wire import Message
 Registers = list[Any]
 
 Bind = Callable[[Registers], Sequence[Any]]
+
+Call = Callable[..., Any]
+
+SMALL_BYTES = 1 << 16
+"""Not worth a look at the memory, which takes two microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Slot:
     """
 
     operator: int
-    call: Callable[..., Any]
+    call: Call
     bind: Bind
     bind_kwargs: Callable[[Registers], dict[str, Any]] | None
     results: tuple[int, ...]
@@ -90,11 +95,15 @@ def call(slot: Slot, registers: Registers) -> None:
 
 
 def compile_part(
-    part: Part, state: Mapping[str, torch.Tensor], device: str = "cpu"
+    part: Part,
+    state: Mapping[str, torch.Tensor],
+    device: str = "cpu",
+    spared: Callable[[Call, int], Call] | None = None,
 ) -> CompiledPart:
     """Resolve operations and registers; `state` gives every program input of the part.
 
     Tensors that the program makes out of nothing are made on `device`.
+    `spared`: makes calls, given with the bytes that they make, stay below a limit of memory.
     """
     names: dict[str, int] = {}
     for item in part.inputs:
@@ -117,6 +126,13 @@ def compile_part(
         )
         for step in part.steps
     )
+    if spared is not None:
+        slots = tuple(
+            replace(slot, call=spared(slot.call, step.made_bytes))
+            if step.made_bytes > SMALL_BYTES or step.waits  # which have taken memory
+            else slot
+            for slot, step in zip(slots, part.steps, strict=True)
+        )
     outputs = {name: names[value] for name, value in part.outputs.items()}
     return CompiledPart(slots, registers, names, outputs)
 
@@ -199,8 +215,6 @@ def _has_ref(argument: Any) -> bool:
 RESHAPES = ("aten.view.default", "aten._unsafe_view.default")
 
 ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu.default"
-
-Call = Callable[..., Any]
 
 
 def kernel_on(call: Call, instruction: Instruction, device: str) -> tuple[Call, Mapping[str, Any]]:
