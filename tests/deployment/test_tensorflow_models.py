@@ -223,6 +223,7 @@ def test_a_saved_model_by_its_signature(folder: Path, process: TensorFlowProcess
         ("unknown.pb", "NoSuchOperator"),
         ("missing.pb", "no such file"),
         ("lambda.keras", "cannot be loaded as a Keras model"),
+        ("huge.keras", "more weights than it can hold"),
         ("branches.pb?fetches=som", "unknown node 'som'"),
     ],
 )

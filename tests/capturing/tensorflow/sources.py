@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import tensorflow as tf
@@ -74,6 +75,11 @@ def files() -> tuple[Any, Any]:
     tf.saved_model.save(model, str(folder / "signed"), signatures=model.double)
     lambdas = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Lambda(lambda x: x + 1)])
     lambdas.save(folder / "lambda.keras")
+    small = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(3)])
+    small.save(folder / "small.keras")
+    with ZipFile(folder / "small.keras") as own, ZipFile(folder / "huge.keras", "w") as huge:
+        for name in own.namelist():
+            huge.writestr(name, own.read(name).replace(b'"units": 3', b'"units": 1000000000'))
     _hostile(folder)
     return tf.function(tf.nn.relu), np.ones((2,), np.float32)
 

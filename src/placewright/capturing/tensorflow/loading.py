@@ -9,6 +9,7 @@ refused too.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import zlib
@@ -39,6 +40,7 @@ from placewright.capturing.tensorflow.step_graph import (
 from placewright.errors import InputError, PlacewrightError, UnknownNameError, UnsupportedError
 from placewright.interpreter import import_from
 from placewright.io.boundary import named_path, read_bytes
+from placewright.report.text import size
 
 v1 = tf.compat.v1
 
@@ -148,7 +150,7 @@ def _from_saved_model(path: Path, source: Mapping[str, Any]) -> StepGraph:
 
 def _from_keras_file(path: Path, source: Mapping[str, Any]) -> StepGraph:
     hint = "save it again; a Lambda layer holds code, which is never executed from a file"
-    with _refusing(str(path), "cannot be loaded as a Keras model", hint):
+    with _refusing(str(path), "cannot be loaded as a Keras model", hint), _weights_within(path):
         model = tf.keras.models.load_model(path, compile=False, safe_mode=True)
     inputs = [_random(t.name, _batched(t.shape, source), t.dtype) for t in model.inputs]
     given = inputs if len(inputs) > 1 else inputs[0]
@@ -156,6 +158,44 @@ def _from_keras_file(path: Path, source: Mapping[str, Any]) -> StepGraph:
     if isinstance(structure, dict):
         given = tf.keras.tree.pack_sequence_as(structure, inputs)
     return _of_keras(path.stem, (model, given, None, None), source)
+
+
+ROOM_BYTES = 1 << 26
+"""Of weights, where a file is smaller than what describes its layers."""
+
+COMPRESSED = 16
+"""Times smaller than its weights a Keras file may be: by default it is about as large."""
+
+
+@contextmanager
+def _weights_within(path: Path) -> Iterator[None]:
+    """Refuse a Keras file whose layers ask for weights that it cannot hold.
+
+    Keras makes all weights before it reads any: a kilobyte can ask for gigabytes.
+    """
+    size_bytes = path.stat().st_size
+    left = COMPRESSED * size_bytes + ROOM_BYTES
+    made = tf.keras.Variable.__init__
+
+    def counted(self: Any, initializer: Any, *args: Any, **options: Any) -> None:
+        nonlocal left
+        shape = args[0] if args else options.get("shape")
+        asked = 4 * math.prod(shape or ())
+        if asked > left:
+            raise InputError(
+                "its layers ask for more weights than it can hold",
+                where=str(path),
+                by=f"one of {size(asked)} in a file of {size(size_bytes)}",
+                hint="save it again, without compression, with save() and not by hand",
+            )
+        left -= asked
+        made(self, initializer, *args, **options)
+
+    tf.keras.Variable.__init__ = counted
+    try:
+        yield
+    finally:
+        tf.keras.Variable.__init__ = made
 
 
 def _batched(shape: Any, source: Mapping[str, Any]) -> list[int | None]:
