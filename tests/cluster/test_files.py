@@ -165,6 +165,16 @@ def test_a_missing_file_and_an_unknown_preset(tmp_path: Path) -> None:
         load_cluster("edge-dou")
 
 
+def test_a_preset_is_none_of_the_files_that_lie_around(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name means the same in every folder; the file of that name is called by its path."""
+    monkeypatch.chdir(tmp_path)
+    Path("edge-duo").write_text("devices: [{name: other}]\n")
+    assert load_cluster("edge-duo") == Cluster.preset("edge-duo")
+    assert load_cluster("./edge-duo").device_names == ("other",)
+
+
 def test_schema_allows_text_and_numbers() -> None:
     """The published schema knows that sizes may be written with units."""
     schema = ClusterFile.model_json_schema()

@@ -11,7 +11,7 @@ import yaml
 
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.devices import Device, Link
-from placewright.cluster.schema import SCHEMA_VERSION
+from placewright.cluster.schema import SCHEMA_VERSION, preset_names
 from placewright.errors import PlacewrightError
 from placewright.io.arguments import checked
 from placewright.io.boundary import named_path
@@ -21,9 +21,13 @@ from placewright.io.units import BANDWIDTH, BYTES, FLOPS, SECONDS, write
 
 @checked
 def load_cluster(spec: str) -> Cluster:
-    """The cluster that `spec` names on the command line: a file, or a preset."""
+    """The cluster that `spec` names on the command line: a preset, or a file.
+
+    A file in the current folder that is called as a preset is ``./edge-duo``.
+    """
     path = named_path(spec)
-    if path.suffix in (".yaml", ".yml") or path.is_file():
+    known = spec in preset_names()
+    if not known and (path.suffix in (".yaml", ".yml") or path.is_file()):
         return Cluster.from_file(path)
     return Cluster.preset(spec)
 
