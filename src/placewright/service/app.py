@@ -50,8 +50,8 @@ from placewright.version import __version__
 from placewright.web.access import BODY_S, COOKIE, HINTS, REPORT_CONTENT
 from placewright.web.refusals import Refusal, body_pieces
 
-LOOK_S = 0.4
-"""Between two looks for what an event stream has to say."""
+LOOK_S, QUIET_S = 0.4, 1.5
+"""Between two looks for what an event stream has to say; at most, where there was nothing."""
 
 LEAST_RATE = 1 << 16
 """Bytes per second of an upload after its first `BODY_S`: half a megabit."""
@@ -433,6 +433,7 @@ def _events(router: APIRouter, service: Service) -> None:
         folder, state = service.jobs.folder(job.id), ""
         first, _, second = last_event_id.partition(".")
         read = [int(n) if n.isdecimal() and len(n) < 16 else 0 for n in (first, second)]
+        wait_s = LOOK_S
         while True:
             progress, read[0] = lines_since(folder.progress, read[0], LOG_BYTES)
             added, read[1] = lines_since(folder.log, read[1], LOG_BYTES)
@@ -449,7 +450,9 @@ def _events(router: APIRouter, service: Service) -> None:
                 yield ServerSentEvent(id=f"{read[0]}.{read[1]}", event=kind, data=data)
             if state in ENDED or service.stopping.is_set():
                 return
-            await asyncio.sleep(LOOK_S)
+            # Hundreds of quiet streams must not keep others waiting.
+            wait_s = LOOK_S if found else min(1.3 * wait_s, QUIET_S)
+            await asyncio.sleep(wait_s)
             job = await asyncio.to_thread(service.job, job.id)
 
 
