@@ -49,25 +49,36 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
         made.end()
 
 
+def complete(ask: Asking, **body: Any) -> tuple[int, str]:
+    """Status and answer of OpenAI's route."""
+    asked = json.dumps({"model": "tiny", **body})
+    headers = {"content-type": "application/json"}
+    path = "/api/v1/services/chat/v1/completions"
+    status, answer = ask.serving.request("POST", path, headers, asked)
+    return status, answer.decode()
+
+
 def test_talk(ask: Asking) -> None:
     """Events as they come; a refusal in the words of its server; another model is unknown."""
-    found = ask.serving.request(
-        "POST",
-        "/api/v1/services/chat/talk",
-        {"content-type": "application/json"},
-        json.dumps({"text": "12 7 90", "new_tokens": 5, "temperature": 0}),
-    )
-    assert found[0] == 200
-    lines = [line[6:] for line in found[1].decode().split("\n\n") if line]
+    given = {"prompt": "12 7 90", "max_tokens": 5, "temperature": 0}
+    status, text = complete(ask, stream=True, **given)
+    assert status == 200
+    lines = [line[6:] for line in text.split("\n\n") if line]
     assert lines[-1] == "[DONE]"
     texts = [json.loads(line)["choices"][0]["text"] for line in lines[:-1]]
     assert len("".join(texts).split()) == 5
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=f"{ask.serving.url}/api/v1/services/chat/v1", api_key="none")
+    assert [each.id for each in client.models.list()] == ["tiny"]
+    whole = client.completions.create(model="tiny", **given)
+    assert whole.choices[0].text == "".join(texts)
     for body, words in (
-        ({"text": "words"}, "no tokenizer"),
-        ({"text": "12", "new_tokens": 90}, "more than the 64"),
+        ({"prompt": "words"}, "no tokenizer"),
+        ({"prompt": "12", "max_tokens": 90}, "more than the 64"),
     ):
-        with pytest.raises(InputError, match=words):
-            ask("POST", "services/chat/talk", **body)
+        status, text = complete(ask, **body)
+        assert status == 400
+        assert words in json.loads(text)["error"]["message"]
     with pytest.raises(InputError, match="did you mean 'tiny'"):
         ask("POST", "services", name="other", language_model="tiyn")
 

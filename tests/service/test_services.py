@@ -100,13 +100,21 @@ MODEL: dict[str, Any] = {
 ONES = [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 1, 1, 1]}]
 
 
+def infer(ask: Asking, inputs: Any = ONES, **parameters: Any) -> tuple[int, dict[str, Any]]:
+    """Status and answer of a request to the service's server, through the service."""
+    path = "/api/v1/services/model/v2/models/sums/infer"
+    needs = {"deadline_ms": 5000, **parameters}
+    body = json.dumps({"inputs": inputs, "parameters": needs}).encode()
+    status, answer = ask.serving.request("POST", path, {"content-type": "application/json"}, body)
+    return status, json.loads(answer)
+
+
 def test_a_request_is_answered_as_it_needs(ask: Asking) -> None:
-    """By a variant that is accurate enough, which is recorded; an example is made where none is."""
-    found = ask("POST", "services/model/infer", inputs=ONES, deadline_ms=5000, min_accuracy=0.85)
-    assert found["status"] == 200, found
+    """By a variant that is accurate enough, which is recorded."""
+    status, found = infer(ask, min_accuracy=0.85)
+    assert status == 200, found
     assert found["parameters"]["variant"] == "large"
     assert found["outputs"][0]["data"] == [8.0, 8.0]
-    assert ask("POST", "services/model/infer", deadline_ms=5000)["outputs"][0]["data"] == [0, 0]
     seen = ask.until(
         lambda: ask("GET", "services/model/status"), lambda found: found["recent"]["latest"]
     )
@@ -116,10 +124,34 @@ def test_a_request_is_answered_as_it_needs(ask: Asking) -> None:
 
 def test_a_refusal_is_an_answer_with_a_reason(ask: Asking) -> None:
     """Nothing is so accurate; tensors of another model."""
-    found = ask("POST", "services/model/infer", min_accuracy=0.99)
-    assert (found["status"], found["outputs"]) == (422, [])
-    assert "accura" in found["refused"]
-    assert ask("POST", "services/model/infer", inputs=[{"name": "z"}])["status"] == 400
+    status, found = infer(ask, min_accuracy=0.99)
+    assert status == 422
+    assert "accura" in found["error"]
+    assert infer(ask, [{"name": "z"}])[0] == 400
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_clients_of_the_protocol_reach_the_server(ask: Asking, binary: bool) -> None:
+    """Metadata, readiness, and tensors in JSON or in bytes behind it."""
+    triton = pytest.importorskip("tritonclient.http")
+    client = triton.InferenceServerClient(f"{ask.serving.url[7:]}/api/v1/services/model")
+    assert client.is_server_ready()
+    assert client.get_model_metadata("sums")["inputs"][0]["name"] == "x"
+    given = triton.InferInput("x", [1, 4], "FP32")
+    given.set_data_from_numpy(np.ones((1, 4), np.float32), binary_data=binary)
+    found = client.infer("sums", [given], headers={"x-request-timeout-seconds": "5"})
+    name = found.get_response()["outputs"][0]["name"]
+    assert found.as_numpy(name).ravel().tolist() in ([4, 4], [8, 8])
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["v2/repository/index", "v2/models/../../admin/servers", "v3/models", "v2/models/%2e%2e"],
+)
+def test_nothing_else_of_a_server_is_reached(ask: Asking, path: str) -> None:
+    """What changes it has routes of its own, which are noted."""
+    status, _ = ask.serving.request("GET", f"/api/v1/services/model/{path}")
+    assert status in (404, 422)
 
 
 def test_servers_and_variants_come_and_go(ask: Asking) -> None:
@@ -128,7 +160,7 @@ def test_servers_and_variants_come_and_go(ask: Asking) -> None:
     assert [each["name"] for each in grown["servers"]] == ["a", "b", "c"]
     more = ask("POST", "services/model/variants", name="new", file="large.onnx", accuracy=0.95)
     assert more["numbers"]["models"]["sums"]["new"] == 0.95
-    assert ask("POST", "services/model/infer", min_accuracy=0.94)["parameters"]["variant"] == "new"
+    assert infer(ask, min_accuracy=0.94)[1]["parameters"]["variant"] == "new"
     ask("DELETE", "services/model/variants/new")
     left = ask("DELETE", "services/model/servers/c")["numbers"]
     assert left["models"]["sums"] == {"small": 0.8, "large": 0.9}
@@ -178,7 +210,7 @@ def test_it_outlives_the_service(ask: Asking) -> None:
     assert after["state"] == "running"
     pids = [[each["pid"] for each in found["servers"]] for found in (before, after["numbers"])]
     assert pids[0] == pids[1]
-    assert ask("POST", "services/model/infer", inputs=ONES, deadline_ms=5000)["status"] == 200
+    assert infer(ask)[0] == 200
     token = _tokens(ask.serving.folder)
     assert len(token) == 1
     kept = [p for p in ask.serving.folder.rglob("*") if p.is_file()]
@@ -246,12 +278,12 @@ def test_a_killed_server_is_started_again_when_somebody_asks(ask: Asking) -> Non
     os.kill(pid, signal.SIGKILL)
     lost = ask.wait("model", "lost")
     assert lost["error"]["what"] == "its process was killed"
-    with pytest.raises(InputError, match="no server is there"):
-        ask("POST", "services/model/infer", inputs=ONES)
+    status, found = infer(ask)
+    assert (status, found["error"]["what"]) == (422, "no server is there")
     assert ids_of(ask.serving.folder) == [id]
     ask("POST", "services/model/start")
     ask.wait("model", "running")
-    assert ask("POST", "services/model/infer", inputs=ONES, deadline_ms=5000)["status"] == 200
+    assert infer(ask)[0] == 200
     assert ids_of(ask.serving.folder) != [id]
     assert token not in _tokens(ask.serving.folder)
 

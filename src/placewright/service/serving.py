@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
 from placewright.errors import PlacewrightError
 from placewright.layers.devicemap.views import map_section
-from placewright.requests.serving.measured import (
-    example_inputs,
-    measured_problem,
-    recent_requests,
-    refusal_of,
-)
+from placewright.requests.serving.measured import measured_problem, recent_requests
+from placewright.requests.serving.protocol import LENGTH
 from placewright.service.app import ErrorParts, JobDetails, Owner, Service, log_end
 from placewright.service.operations import find
 from placewright.service.pages import Pages
@@ -45,6 +40,15 @@ CAPACITY = "requests.plan"
 READY_S = 2.0
 """For an answer of a server about its state."""
 
+HANDED_ON = ("content-type", LENGTH, "retry-after")
+"""Headers of requests to servers and of their answers, beside ``x-...``."""
+
+Forwarded = Annotated[
+    str,
+    Field(pattern=r"^(health/(live|ready)|(chat/)?completions|models(/[A-Za-z0-9][\w.-]*){0,5})$"),
+]
+"""A path of a server that clients may ask: nothing that changes what it serves."""
+
 
 class ServerBody(StrictBody):
     """A server: a worker process, and its speed relative to this machine."""
@@ -53,37 +57,12 @@ class ServerBody(StrictBody):
     speed: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
-class InferBody(StrictBody):
-    """A request: what it needs, and its tensors, ``None`` for an example.
-
-    `inputs`: as the Open Inference Protocol has them.
-    """
-
-    deadline_ms: Annotated[float, Field(gt=0, le=60_000, allow_inf_nan=False)] = 1000.0
-    min_accuracy: Share = 0.0
-    time_sensitivity: Share = 0.5
-    accuracy_sensitivity: Share = 0.5
-    inputs: Annotated[list[dict[str, Any]], Field(max_length=64)] | None = None
+async def _raw(request: Request) -> bytes:
+    return await request.body()
 
 
-class InferAnswer(BaseModel):
-    """The answer of a server, or why it has refused.
-
-    `parameters`: server, variant, accuracy and times.
-    """
-
-    status: int
-    parameters: dict[str, Any] = Field(default_factory=dict)
-    outputs: list[dict[str, Any]] = Field(default_factory=list)
-    refused: str
-
-
-class TalkBody(StrictBody):
-    """A text for a language model to answer, or to continue where it has no chat template."""
-
-    text: Annotated[str, Field(min_length=1, max_length=100_000)]
-    new_tokens: Annotated[int, Field(ge=1, le=100_000)] = 64
-    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+Raw = Annotated[bytes, Depends(_raw)]
+"""The body as it is."""
 
 
 class CapacityBody(StrictBody):
@@ -288,36 +267,24 @@ def _administer(router: APIRouter, service: Service, services: Services) -> None
 
 
 def _use(router: APIRouter, service: Service, services: Services) -> None:
-    """A request by hand, and the capacity."""
+    """Requests of clients, and the capacity."""
 
-    @router.post("/services/{name}/infer")
-    def infer(job: Served, given: InferBody) -> InferAnswer:
-        """Send one request; a refusal is an answer, with its reason."""
-        server, path = services.server(job), f"/v2/models/{_family(job)}"
-        inputs = given.inputs
-        if inputs is None:
-            inputs = example_inputs(server.accepted("GET", path, wait_s=READY_S))
-        needs = given.model_dump(exclude={"inputs"})
-        body = json.dumps({"inputs": inputs, "parameters": needs}).encode()
-        wait_s = given.deadline_ms / 1e3 + 10
-        code, data = server.ask("POST", f"{path}/infer", body, wait_s=wait_s)
-        return InferAnswer(**(data | {"status": code, "refused": refusal_of(data)}))
-
-    @router.post("/services/{name}/talk")
-    def talk(job: Served, given: TalkBody) -> StreamingResponse:
-        """Send a text to a language model; its answer comes in OpenAI's events."""
-        numbers = _numbers(services, job)
-        chats = bool(numbers.get("map", {}).get("chat"))
-        body: dict[str, Any] = {"model": numbers["models"][0], "stream": True}
-        body |= {"max_tokens": given.new_tokens, "temperature": given.temperature}
-        if chats:
-            body["messages"] = [{"role": "user", "content": given.text}]
-        else:
-            body["prompt"] = given.text
-        path = "/v1/chat/completions" if chats else "/v1/completions"
-        pieces = services.server(job).stream(path, json.dumps(body).encode())
-        first = next(pieces)  # a refusal has a status of its own
-        return StreamingResponse(chain([first], pieces), media_type="text/event-stream")
+    @router.get("/services/{name}/{protocol}/{path:path}", response_class=Response)
+    @router.post("/services/{name}/{protocol}/{path:path}", response_class=Response)
+    def forward(
+        job: Served, protocol: Literal["v1", "v2"], path: Forwarded, request: Request, body: Raw
+    ) -> StreamingResponse:
+        """Hand a request to its server: *v1* is OpenAI's API, *v2* the Open Inference Protocol."""
+        given = {
+            name: value
+            for name, value in request.headers.items()
+            if name in HANDED_ON or name.startswith("x-")
+        }
+        answer, pieces = services.server(job).forwarded(
+            request.method, f"/{protocol}/{path}", body, given
+        )
+        back = {name: answer.headers[name] for name in HANDED_ON if name in answer.headers}
+        return StreamingResponse(pieces, answer.status, back)
 
     @router.post("/services/{name}/capacity", status_code=202)
     async def find_capacity(job: Served, given: CapacityBody, owner: Owner) -> JobDetails:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
@@ -48,9 +47,6 @@ LULL_S = 60.0
 
 LATEST, COUNTED = 12, 500
 """Requests that are listed, and of which percentiles are."""
-
-MOST_VALUES = 100_000
-"""Of an example's tensor."""
 
 MOST_BYTES = 16 << 20
 """Of an answer."""
@@ -143,33 +139,40 @@ class ServerClient:
             raise InputError(refusal_of(data), where=self.where, hint=hint)
         return data
 
-    def stream(self, path: str, body: bytes) -> Iterator[bytes]:
-        """An answer line by line, while it is made.
+    def forwarded(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> tuple[HTTPResponse, Iterator[bytes]]:
+        """An answer, whatever it is, and its body line by line while it is made.
 
         Whoever stops to read closes the connection.
 
-        Raises
-        ------
-        InputError
-            It is a refusal.
-        RunError
-            The server does not answer.
+        Raises `RunError`: the server does not answer.
         """
-        with self._answered("POST", path, body, LONGEST_TEXT_S) as answer:
-            if answer.status != 200:
-                reason = json.loads(answer.read())["error"]["message"]
-                raise InputError(str(reason)[:500], where=self.where, hint="ask otherwise")
-            yield from answer
+        opened = ExitStack()
+        answer = opened.enter_context(
+            self._answered(method, path, body or None, LONGEST_TEXT_S, headers)
+        )
+
+        def pieces() -> Iterator[bytes]:
+            with opened:
+                yield from answer
+
+        return answer, pieces()
 
     @contextmanager
     def _answered(
-        self, method: str, path: str, body: bytes | None, wait_s: float
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        wait_s: float,
+        headers: Mapping[str, str] | None = None,
     ) -> Iterator[HTTPResponse]:
         connection = HTTPConnection(urlsplit(self.url).netloc, timeout=wait_s)
-        headers = {"authorization": f"Bearer {self.token}"}
-        headers |= {"content-type": "application/json"} if body and body[:1] == b"{" else {}
+        own = {"content-type": "application/json"} if body and body[:1] == b"{" else {}
+        own |= dict(headers or {}) | {"authorization": f"Bearer {self.token}"}
         try:
-            connection.request(method, path, body, headers)
+            connection.request(method, path, body, own)
             yield connection.getresponse()
         except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
             by = str(error)[:200]
@@ -244,23 +247,6 @@ def _of_family(rows: Mapping[str, Any], family: str) -> dict[str, Any]:
     """Latencies by variant; a server calls variants ``family/variant`` where it has several."""
     named = {v.rpartition("/"): row for v, row in rows.items()}
     return {v: row for (of, _, v), row in named.items() if of in ("", family)}
-
-
-def example_inputs(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One row of zeros for every input of a model, from its metadata (Open Inference Protocol).
-
-    Raises `RunError`: they are too large.
-    """
-    inputs = []
-    for each in metadata["inputs"]:
-        shape = [max(1, size) for size in each["shape"]]
-        zero: Any = {"BOOL": False, "BYTES": ""}.get(each["datatype"], 0)
-        if (size := math.prod(shape)) > MOST_VALUES:
-            where = f"input {each['name']}"
-            raise RunError("is too large for an example", where=where, by=f"{size} values")
-        tensor = {"name": each["name"], "datatype": each["datatype"], "shape": shape}
-        inputs.append(tensor | {"data": [zero] * size})
-    return inputs
 
 
 def requests_of_log(log: Path, families: Collection[str] | None = None) -> RequestProblem | None:

@@ -63,22 +63,40 @@ function paint() {
   }));
 }
 
+const model = live && `${here}/v2/models/${encodeURIComponent(live.dataset.family)}`;
+
+/** One row of zeros for every input of the model. */
+async function zeros() {
+  const { inputs } = await ask("GET", model);
+  return inputs.map(({ name, datatype, shape: sizes }) => {
+    const shape = sizes.map((each) => Math.max(1, each)), count = shape.reduce((a, b) => a * b, 1);
+    if (count > 100_000) throw { what: "an input is too large for an example", where: name, by: `${count} values`, next: "write the inputs" };
+    return { name, datatype, shape, data: Array(count).fill({ BOOL: false, BYTES: "" }[datatype] ?? 0) };
+  });
+}
+
 /** The request of the form. */
-function request() {
-  const body = {
+async function request() {
+  const parameters = {
     deadline_ms: number("deadline"),
     min_accuracy: number("least"),
     time_sensitivity: number("time"),
     accuracy_sensitivity: number("sensitive"),
   };
-  if (at("digit")) body.inputs = [{ name: "image", datatype: "FP32", shape: [1, 64], data: pixels() }];
-  else if (at("inputs").value.trim()) body.inputs = JSON.parse(at("inputs").value);
-  return JSON.stringify(body);
+  const written = at("inputs")?.value.trim();
+  const image = at("digit") && [{ name: "image", datatype: "FP32", shape: [1, 64], data: pixels() }];
+  return JSON.stringify({ parameters, inputs: image ?? (written ? JSON.parse(written) : await zeros()) });
+}
+
+/** Send a request; a refusal is an answer, too. */
+async function infer(body) {
+  const answer = await fetch(`${model}/infer`, { method: "POST", headers: { "content-type": "application/json" }, body });
+  return { status: answer.status, ...await answer.json() };
 }
 
 /** The answer in words. */
 function told(answer) {
-  if (answer.refused) return `Refused (${answer.status}): ${answer.refused}`;
+  if (answer.error) return `Refused (${answer.status}): ${answer.error.what ?? answer.error}`;
   const p = answer.parameters, data = answer.outputs[0]?.data ?? [];
   const best = data.indexOf(Math.max(...data));
   const read = at("digit") ? `It is a ${best} (${(data[best] * 100).toFixed(1)} %). ` : "";
@@ -88,15 +106,15 @@ function told(answer) {
 
 /** Send many, ten at a time; the charts show what becomes of them. */
 async function load(count) {
-  const body = request();
+  const body = await request();
   let left = count;
-  const one = async () => { while (left-- > 0) await ask("POST", `${here}/infer`, body); };
+  const one = async () => { while (left-- > 0) await infer(body); };
   await Promise.all(Array.from({ length: 10 }, one));
   at("answer").textContent = `Sent ${count}.`;
 }
 
 const forms = {
-  try: async () => { at("answer").textContent = told(await ask("POST", `${here}/infer`, request())); },
+  try: async () => { at("answer").textContent = told(await infer(await request())); },
   "add-server": async () => {
     const body = { name: at("server-name").value, speed: number("server-speed") };
     show(await ask("POST", `${here}/servers`, JSON.stringify(body)));

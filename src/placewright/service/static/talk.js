@@ -25,14 +25,19 @@ async function* pieces(answer) {
 
 /** Send the text, and show the answer as it comes. */
 async function talk() {
-  const body = { text: at("text").value, new_tokens: Number(at("tokens").value), temperature: Number(at("temperature").value) };
+  const { numbers } = await ask("GET", `${here}/status`), chats = numbers?.map?.chat, text = at("text").value;
+  const asked = chats ? { messages: [{ role: "user", content: text }] } : { prompt: text };
+  const body = { model: numbers?.models[0], stream: true, max_tokens: Number(at("tokens").value), temperature: Number(at("temperature").value), ...asked };
   going = new AbortController();
   stop.disabled = false;
   at("answer").textContent = at("took").textContent = "";
   const begin = performance.now();
   try {
-    const answer = await fetch(`${here}/talk`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal: going.signal });
-    if (!answer.ok) throw (await answer.json()).error;
+    const answer = await fetch(`${here}/v1/${chats ? "chat/" : ""}completions`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal: going.signal });
+    if (!answer.ok) {
+      const { error } = await answer.json();
+      throw error.what ? error : { what: error.message };
+    }
     for await (const piece of pieces(answer)) at("answer").append(piece);
     at("took").textContent = `Answered in ${((performance.now() - begin) / 1000).toFixed(1)} s.`;
   } catch (error) {
