@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -124,6 +125,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"prompt_lookup_num_tokens": 2}, "prompt_lookup"),
     ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states"),
     ({"cache_implementation": "static"}, "cache_implementation"),
+    ({"guidance_scale": 1.5}, "guidance_scale"),
+    ({"assistant_early_exit": 2}, "assistant_early_exit"),
 ]
 
 
@@ -136,12 +139,12 @@ def test_decoding_that_needs_caches_here_is_refused() -> None:
             with pytest.raises(UnsupportedError, match=words):
                 placed.generate(ids, max_new_tokens=4, **options)
             given = transformers.GenerationConfig(pad_token_id=0, max_new_tokens=4, **options)
-            if "cache_implementation" not in options:
-                with pytest.raises(UnsupportedError, match="generate:"):
-                    placed.generate(ids, generation_config=given)
+            with pytest.raises(UnsupportedError, match=words):
+                placed.generate(ids, generation_config=given)
             assert torch.equal(placed.generate(ids, max_new_tokens=4, do_sample=False), expected)
+        model.generation_config.guidance_scale = 1.5  # as its folder may say
         with pytest.raises(UnsupportedError, match="guidance_scale"):
-            placed.generate(ids, guidance_scale=1.5)
+            placed.generate(ids)
 
 
 def test_prompts_that_would_end_a_worker_are_refused() -> None:
@@ -162,6 +165,137 @@ def test_prompts_that_would_end_a_worker_are_refused() -> None:
 
 
 DISTINCT = WAYS[0]
+
+
+def sized(kind: str, **others: Any) -> Any:
+    """A model of four small layers; weights large enough for an error to change a token."""
+    usual = {"vocab_size": 96, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
+    torch.manual_seed(5)
+    config = transformers.AutoConfig.for_model(kind, **usual, **others)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for each in model.parameters():
+            if each.dim() > 1:
+                each.mul_(4)
+    return model
+
+
+HEADS = {"num_attention_heads": 4, "intermediate_size": 48, "num_key_value_heads": 2}
+SIZES = {"hidden_size": 32, "num_hidden_layers": 4} | HEADS
+OTHERS: dict[str, dict[str, Any]] = {
+    "opt": {
+        "hidden_size": 32,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "ffn_dim": 48,
+        "word_embed_proj_dim": 16,
+        "max_position_embeddings": 64,
+    },
+    "gpt_neo": {
+        "hidden_size": 32,
+        "num_layers": 4,
+        "num_heads": 4,
+        "window_size": 6,
+        "attention_types": [[["global", "local"], 2]],
+    },
+    "mamba": {"hidden_size": 32, "num_hidden_layers": 4, "state_size": 8},
+}
+
+
+def long_prompt(tokens: int) -> torch.Tensor:
+    """One row."""
+    return torch.randint(2, 96, (1, tokens), generator=torch.Generator().manual_seed(tokens))
+
+
+def scores(generate: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Logits of eight tokens, no token twice."""
+    found = generate(ids, **DISTINCT | {"max_new_tokens": 8}, output_logits=True, **AS_DICT)
+    return torch.stack(found.logits)
+
+
+AS_DICT = {"return_dict_in_generate": True}
+ROUNDING = {"atol": 1e-4, "rtol": 1e-3}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_models_that_keep_or_number_other_things(kind: str) -> None:
+    """Positions by a mask, layers by another name, states that have no tokens."""
+    model = sized(kind, **OTHERS[kind])
+    ranges = {"a": (0, 1), "b": (1, 2), "c": (2, 4)}
+    with Generator(model, ranges, THREE, Local(driven_by=(0, 0, 0))) as placed:
+        placed.prompt_chunk = 16
+        for tokens in (1, 11, 40):
+            ids = long_prompt(tokens)
+            torch.testing.assert_close(
+                scores(placed.generate, ids), scores(model.generate, ids), **ROUNDING
+            )
+        equals_one_process(placed, model)
+
+
+ROPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "dynamic": ("llama", {"rope_type": "dynamic", "factor": 3.0}),
+    "longrope": (
+        "phi3",
+        {
+            "rope_type": "longrope",
+            "short_factor": [1.0] * 4,
+            "long_factor": [1.0, 3.0, 5.0, 9.0],
+            "original_max_position_embeddings": 32,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROPES)
+def test_angles_that_change_with_the_length(name: str) -> None:
+    """Of a text that begins long, or gets longer than 32 tokens; alone, and beside others."""
+    kind, rope = ROPES[name]
+    own = {"max_position_embeddings": 32 if name == "dynamic" else 128}
+    if name == "longrope":
+        own["original_max_position_embeddings"] = 32
+    asked = [long_prompt(tokens) for tokens in (50, 10, 28, 40)]
+
+    def fresh() -> Any:  # one that has seen a long text keeps its angles
+        return sized(kind, **SIZES, **own, rope_parameters=rope | {"rope_theta": 1e4})
+
+    expected = [scores(fresh().generate, ids) for ids in asked]
+    with Generator(fresh(), {"a": (0, 1), "b": (1, 4)}, THREE) as placed:
+        placed.prompt_chunk = 16
+        with ThreadPoolExecutor(4) as pool:
+            together = [pool.submit(scores, placed.generate, ids) for ids in asked]
+            for work, right in zip(together, expected, strict=True):
+                torch.testing.assert_close(work.result(), right, **ROUNDING)
+        for ids, right in zip(asked, expected, strict=True):
+            torch.testing.assert_close(scores(placed.generate, ids), right, **ROUNDING)
+
+        def elsewhere(*of: Any, **rest: Any) -> Any:
+            placed.load({"a": (0, 4)})
+
+        with pytest.raises(UnsupportedError, match="load: rope"):
+            placed.generate(asked[1], max_new_tokens=3, stopping_criteria=[elsewhere])
+        placed.load({"a": (0, 4)})
+        torch.testing.assert_close(scores(placed.generate, asked[0]), expected[0], **ROUNDING)
+    with pytest.raises(UnsupportedError, match="adapt: rope"):
+        Generator(fresh(), {"a": (0, 4)}, THREE, replan=lambda cluster: {"a": (0, 4)})
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gptj", "opt"])
+def test_texts_longer_than_the_positions_leave_the_workers_alive(kind: str) -> None:
+    """The model has 64: the 65th is refused by number, and the next call is right."""
+    sizes = {"n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 64}
+    if kind == "gptj":
+        sizes["rotary_dim"] = 4
+    model = sized(kind, **(OTHERS["opt"] if kind == "opt" else sizes))
+    how = {"do_sample": False, "no_repeat_ngram_size": 1}
+    with Generator(model, {"a": (0, 4)}, boards("a")) as placed:
+        for ids, new in ((long_prompt(60), 6), (long_prompt(65), 1)):
+            with pytest.raises(InputError, match="65 tokens, the model has 64 positions"):
+                placed.generate(ids, max_new_tokens=new, **how)
+            with pytest.raises(IndexError):
+                model.generate(ids, max_new_tokens=new, **how)
+        most = {"max_new_tokens": 5, **how}
+        expected = model.generate(long_prompt(60), **most)
+        assert torch.equal(placed.generate(long_prompt(60), **most), expected)
 
 
 def test_an_encoder_before_the_decoder() -> None:
@@ -229,6 +363,37 @@ def test_three_stages_of_a_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file") as caught:
         Generator(tmp_path, {"a": (0, 4)}, boards("a"))
     assert caught.value.where == str(gone)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_a_model_that_was_cast_has_its_buffers_cast(kind: str) -> None:
+    """Angles of positions in 16 bits, as they are in this process; bit for bit."""
+    model = model_of(kind).to(torch.bfloat16)
+    with Generator(model, {"a": (0, 1), "b": (1, 4)}, boards("a", "b")) as placed:
+        for ids in (long_prompt(9), long_prompt(40)):
+            assert torch.equal(scores(placed.generate, ids), scores(model.generate, ids))
+
+
+@pytest.mark.parametrize(
+    ("stored", "stated"),
+    [("float32", "bfloat16"), ("bfloat16", "float16"), ("float16", "float32"), ("float16", "")],
+)
+def test_numbers_of_a_folder_become_those_of_its_configuration(
+    stored: str, stated: str, tmp_path: Path
+) -> None:
+    """As `from_pretrained` makes them, whatever the files have; those where nothing is stated."""
+    model_of("llama").to(getattr(torch, stored)).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    config = json.loads(file.read_text()) | {"dtype": stated}
+    file.write_text(json.dumps({k: v for k, v in config.items() if v != ""}))
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert model.dtype == getattr(torch, stated or stored)
+    with Generator(tmp_path, {"a": (0, 1), "b": (1, 4)}, boards("a", "b")) as placed:
+        ids = long_prompt(9)
+        torch.testing.assert_close(
+            scores(placed.generate, ids), scores(model.generate, ids), atol=1e-5, rtol=0
+        )
+        assert sum(placed.held_bytes) < 1.05 * sum(each.nbytes for each in model.parameters())
 
 
 def test_devices_of_one_process() -> None:
@@ -323,6 +488,13 @@ def test_models_that_it_cannot_cut(tmp_path: Path) -> None:
         Generator(torch.nn.Linear(2, 2), {"a": (0, 1)}, THREE)
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 32}
     bart = transformers.BartConfig(**sizes, encoder_ffn_dim=16, decoder_ffn_dim=16)
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 32}
+    with pytest.raises(UnsupportedError, match="keeps no keys and values in a cache"):
+        Generator(
+            transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**sizes)),
+            {"a": (0, 1)},
+            THREE,
+        )
     with pytest.raises(UnsupportedError, match="T5 only"):
         Generator(transformers.BartForConditionalGeneration(bart), {"a": (0, 1)}, THREE)
     with pytest.raises(InputError, match="no model of transformers"):

@@ -173,6 +173,11 @@ class Batcher:
         self._collecting, self._held, self._users, self._prompts = False, 0, 0, 0
         self._step_s = self._free_s = 0.0
 
+    @property
+    def users(self) -> int:
+        """Whose texts are under way."""
+        return self._users
+
     @contextmanager
     def user(self) -> Iterator[None]:
         """One more user for the length of the block."""

@@ -153,10 +153,15 @@ def can_join(model: Any) -> bool:
 
     All but the attention treats rows alike, and the attention is one that can be replaced.
     """
+    return bool(model._supports_attention_backend) and can_split(model)
+
+
+def can_split(model: Any) -> bool:
+    """Whether a long prompt can be computed in pieces: all that stays is keys and values."""
     if model.config.is_encoder_decoder:
         return False
     own = {type(each) for each in growing_cache(model.config).layers}
-    return bool(model._supports_attention_backend) and own <= {GrowingLayer, GrowingWindow}
+    return own <= {GrowingLayer, GrowingWindow}
 
 
 class JoinedCaches(Cache):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -34,6 +35,8 @@ from placewright.layers.generation.stage import (
     cache_name,
     layer_counts,
     needed_names,
+    positions_in_table,
+    rotates_by_length,
     skeleton,
     source_of,
 )
@@ -58,11 +61,23 @@ PASSED = ("logits_to_keep",)
 PROMPT_CHUNK = 128
 """Tokens of a prompt that are computed at a time: between them are those of other users."""
 
-REFUSED = (
-    *("cache_implementation", "assistant_model", "prompt_lookup_num_tokens", "past_key_values"),
-    *("cache", "inputs_embeds", "output_attentions", "output_hidden_states"),
-)
-"""Options of `generate` that want caches, embeddings or activations in this process."""
+_OFF: tuple[Any, ...] = (None, False)
+
+REFUSED: Mapping[str, tuple[Any, ...]] = {
+    "use_cache": (None, True),
+    "guidance_scale": (None, 1),
+    "assistant_early_exit": (None, 0),
+    **dict.fromkeys(
+        (
+            *("cache_implementation", "assistant_model", "prompt_lookup_num_tokens"),
+            *("past_key_values", "cache", "output_attentions", "output_hidden_states"),
+        ),
+        _OFF,
+    ),
+    "inputs_embeds": (None,),
+}
+"""Options of `generate` that want caches, embeddings or activations in this process, and the values
+with which they do not."""
 
 
 class Generator:
@@ -105,7 +120,8 @@ class Generator:
     InputError
         The ranges are not all layers in order, or name a device that is not there.
     UnsupportedError
-        It is no such language model, or its checkpoint lacks a tensor.
+        It is no such language model, or its checkpoint lacks a tensor; with `replan`, angles of
+        its positions change with the length (dynamic, longrope).
     """
 
     def __init__(
@@ -117,7 +133,7 @@ class Generator:
         replan: Replan | None = None,
         groups: int | None = None,
     ) -> None:
-        from placewright.layers.generation.caches import can_join
+        from placewright.layers.generation.caches import can_join, can_split
 
         source = source_of(model)
         self.cluster = cluster
@@ -125,13 +141,19 @@ class Generator:
         self._counts = layer_counts(shell)
         self._source, self._replan, self._groups = source, replan, groups
         self._place(ranges, cluster)
-        joins = can_join(shell)
+        self._by_length = rotates_by_length(shell)
+        if replan is not None and self._by_length:
+            raise _by_length("adapt", "generate without it")
+        self._positions = positions_in_table(shell)
+        self._splits = can_split(shell) and not self._by_length
+        joins = can_join(shell) and self._splits
         self._shell = _placed(shell, self._forward, self._encoded)
         self._shell.generation_config = source.generation_config(shell)
         self._folder = Scratch()
         self.session = WorkerSession(cluster, PROGRAM, engine)
         self._batcher = Batcher(self.group, 1, joins=joins, recover=self._replace_workers)
         self._users = count()
+        self._own = threading.local()
         self.held_bytes: list[int] = []
         self.lost: list[str] = []
         self.prompt_chunk = PROMPT_CHUNK
@@ -194,9 +216,12 @@ class Generator:
     def load(self, ranges: Ranges) -> None:
         """Place the layers otherwise on the same workers; calls that are under way go on.
 
-        Their tokens so far are computed again, as a prompt.
+        Their tokens so far are computed again, as a prompt. Raises `UnsupportedError`: there are
+        some, and their positions are rotated by the length that the text had.
         """
         with self._batcher.quiet():
+            if self._by_length and self._batcher.users:
+                raise _by_length("load", "wait for the calls that are under way")
             self._place(ranges, self.cluster)
             self._load()
 
@@ -226,18 +251,16 @@ class Generator:
         UnsupportedError
             An option needs in this process what is on the workers.
         InputError
-            The prompt has tokens that the model has not, or a mask of another shape.
+            The prompt has tokens that the model has not, or a mask of another shape, or the text
+            gets longer than the model has positions.
         """
-        for name in REFUSED:
-            value = options.get(name, getattr(options.get("generation_config"), name, None))
-            if value is not None and value is not False:
+        for name, harmless in REFUSED.items():
+            if self._option(name, options) not in harmless:
                 raise _not_here(name)
-        if options.get("guidance_scale") not in (None, 1):
-            raise _not_here("guidance_scale")
         given = options.get("input_ids") if inputs is None else inputs
         if isinstance(given, Tensor):
             self._check(given, options.get("attention_mask"))
-        cache = _remote_cache(self, next(self._users))
+        cache = self._own.cache = _remote_cache(self, next(self._users))
         with self._batcher.user():
             try:
                 return self._shell.generate(inputs, **{cache_name(): cache}, **options)
@@ -245,6 +268,15 @@ class Generator:
                 # Tokens are there, or an error is: that a worker died now is for the next call.
                 with suppress(WorkerError):
                     self._batcher.order("forget", cache.user)
+
+    def _option(self, name: str, options: Mapping[str, Any]) -> Any:
+        """What an option is: by itself, in a configuration that is given, or in the model's."""
+        if name in options:
+            return options[name]
+        for config in (options.get("generation_config"), self.generation_config):
+            if (found := getattr(config, name, None)) is not None:
+                return found
+        return None
 
     def _check(self, tokens: Tensor, mask: Any) -> None:
         """Raise `InputError` for a prompt at which a worker would end in an error."""
@@ -271,6 +303,18 @@ class Generator:
                 hint="give one number for each token: 1, or 0 for padding",
             )
 
+    def _check_positions(self, tensors: Arrays, before: int) -> None:
+        """Raise `InputError` where a text gets longer than the model has positions."""
+        places = tensors.get("position_ids")
+        last = before + tensors["input_ids"].shape[1] if places is None else int(places.max()) + 1
+        if self._positions is not None and last > self._positions:
+            raise InputError(
+                "a text is longer than the model's positions",
+                where="generate",
+                by=f"{last} tokens, the model has {self._positions} positions",
+                hint="give a shorter prompt, or fewer new tokens",
+            )
+
     def order(self, name: str, *arguments: Any) -> list[Any]:
         """Give all workers an order, behind those that are on their way; answers by device."""
         return self.session.by_device(self._batcher.order(name, *arguments))
@@ -285,11 +329,10 @@ class Generator:
         from transformers.modeling_outputs import CausalLMOutputWithPast
 
         cache = given.pop(cache_name(), None)
-        if cache is None or given.get("use_cache") is False:
+        if given.get("use_cache") is False or (cache is None and not self._by_length):
             raise _not_here("use_cache=False")
-        for name in REFUSED:  # by a generation_config
-            if given.get(name):
-                raise _not_here(name)
+        if cache is None:  # Phi 3, whose angles change: all tokens are given again
+            cache = self._begun_again()
         if "decoder_input_ids" in given:
             given["input_ids"] = given.pop("decoder_input_ids")
             encoded = given.pop("encoder_outputs")
@@ -298,16 +341,25 @@ class Generator:
             if not cache.length:
                 given["encoded"] = encoded.last_hidden_state
         tensors = _arrays(given)
+        self._check_positions(tensors, cache.length)
         numbers = {name: int(given[name]) for name in PASSED if isinstance(given.get(name), int)}
         new = tensors["input_ids"].shape[1]
         with self._batcher.prompt() if new > 1 else nullcontext():
-            for piece in _pieces(tensors, numbers, cache.length, self.prompt_chunk):
+            most = self.prompt_chunk if self._splits else new
+            for piece in _pieces(tensors, numbers, cache.length, most):
                 logits = self._logits(cache, piece, numbers)
         # Ray's answers cannot be written to, and `generate` may write.
         made = torch.from_numpy(np.require(logits[:, -new:], None, "W"))
         output = CausalLMOutputWithPast(logits=made)
         output[cache_name()] = cache
         return output
+
+    def _begun_again(self) -> Any:
+        """The caches of the user of this thread, without tokens."""
+        cache = self._own.cache
+        self._batcher.order("forget", cache.user)
+        cache.begin()
+        return cache
 
     def _logits(self, cache: Any, tensors: Arrays, numbers: Mapping[str, int]) -> Any:
         """Behind some new tokens of a user."""
@@ -494,6 +546,7 @@ def _orders(
                     layers=size,
                     previous=inside[k - 1][0] if k > 0 else None,
                     following=inside[k + 1][0] if k + 1 < len(inside) else None,
+                    converted=bool(source.stored),
                     part=part,
                 ),
             )
@@ -545,6 +598,15 @@ def _not_here(option: str) -> UnsupportedError:
     )
 
 
+def _by_length(what: str, hint: str) -> UnsupportedError:
+    """The error of what would compute the tokens so far again, as one prompt."""
+    return UnsupportedError(
+        "angles of positions depend on the length that a text had at each token",
+        where=f"{what}: rope_parameters",
+        hint=hint,
+    )
+
+
 class _Encoder:
     """Stands for an encoder, which is on the workers."""
 
@@ -583,9 +645,16 @@ def _remote_cache(generator: Generator, user: int) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.user, self.length = user, 0
-            self.inputs = _Inputs()
+            self.user = user
+            self.begin()
+
+        def begin(self) -> None:
+            """There are no tokens."""
+            self.length, self.inputs = 0, _Inputs()
             self.placement: int | None = None
+
+        def __len__(self) -> int:
+            return 1  # not false, as one that has layers
 
         def get_seq_length(self, *layer: Any, **named: Any) -> int:
             return self.length

@@ -10,8 +10,10 @@ ends. Its weights come from a model in this process, a folder, or are random num
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -24,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from placewright.errors import InputError, UnsupportedError
-from placewright.io.tensor_files import StoredTensor, stored_tensors
+from placewright.io.tensor_files import DTYPES, StoredTensor, stored_tensors
 from placewright.layers.generation.model_folder import CONFIG, from_folder, refusing
 
 
@@ -42,6 +44,8 @@ class StageOrder:
         Layers [start, end) of so many.
     previous, following
         Devices of the neighbouring stages; ``None`` at either end.
+    converted
+        Whether weights are those of files, whose numbers become those of the model.
     part
         ``encoder`` or ``decoder`` of a model that has both, whose layers are counted by themselves;
         empty for the others.
@@ -55,6 +59,7 @@ class StageOrder:
     layers: int
     previous: int | None = None
     following: int | None = None
+    converted: bool = False
     part: str = ""
 
 
@@ -66,7 +71,7 @@ class _Passed(Exception):  # noqa: N818 - no error
 
 
 class _NotHere(nn.Module):
-    """In place of an embedding: zeros, which nobody reads."""
+    """In place of an embedding of tokens: zeros, which nobody reads."""
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -75,6 +80,14 @@ class _NotHere(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Shape (..., width)."""
         return torch.zeros(*ids.shape, self.width, dtype=self.dtype, device=ids.device)
+
+
+class _NoPositions(_NotHere):
+    """In place of an embedding of positions, which models call in ways of their own."""
+
+    def forward(self, ids: Tensor, *rest: Any, **named: Any) -> Tensor:
+        """Shape (1, 1, width): to be added to any tokens."""
+        return torch.zeros(1, 1, self.width, dtype=self.dtype, device=ids.device)
 
 
 def skeleton(config: str, dtype: str, attention: str) -> Any:
@@ -103,6 +116,12 @@ def skeleton(config: str, dtype: str, attention: str) -> Any:
             hint="export the map, and run it by another program",
         ) from None
     layer_counts(model)
+    if cache_name() not in inspect.signature(model.forward).parameters:
+        raise UnsupportedError(
+            "the model keeps no keys and values in a cache of transformers",
+            where=f"model type {kind!r:.60}",
+            hint="generate in one process",
+        )
     return model.eval()
 
 
@@ -142,7 +161,8 @@ def layer_list(stack: Any) -> tuple[Any, str]:
 
     Raises `UnsupportedError` where there is none.
     """
-    count = getattr(stack.config.get_text_config(), "num_hidden_layers", None)
+    config = getattr(stack, "config", None)
+    count = getattr(config and config.get_text_config(), "num_hidden_layers", None)
     for name, child in stack.named_children():
         if isinstance(child, nn.ModuleList) and len(child) == count:
             return stack, name
@@ -162,12 +182,14 @@ class Stage:
         What is left of it.
     names
         Parameters and buffers that a checkpoint has: name here -> name in the whole model.
+    computed
+        Other buffers, which a model in this process has: as it was cast, and as it was changed.
     """
 
     def __init__(self, order: StageOrder) -> None:
         self.model = skeleton(order.config, order.dtype, order.attention)
         self.first, self.last = order.start == 0, order.end == order.layers
-        self.part = order.part
+        self.part, self._converted = order.part, order.converted
         own = getattr(self.model, self.part) if self.part else self.model.get_decoder()
         decoder, name = layer_list(own)
         self.tied = dict(getattr(self.model, "all_tied_weights_keys", None) or {})
@@ -181,7 +203,11 @@ class Stage:
         if not self.last:
             layers[-1].register_forward_hook(self._passed)
         self.decoder: Any = decoder
+        self._growing = [module for module in self.model.modules() if _grows(module)]
+        self._fresh: list[dict[str, Any]] = []
         self.names = {here: self._whole(here) for here in self.model.state_dict()}
+        computed = (here for here, _ in self.model.named_buffers() if here not in self.names)
+        self.computed = {here: self._whole(here) for here in computed}
 
     def _cut(self, decoder: Any, name: str, order: StageOrder) -> None:
         """Remove what belongs to other stages."""
@@ -190,17 +216,20 @@ class Stage:
             self._cut_part(getattr(decoder, name)[0], layers[0])
         setattr(decoder, name, layers)
         for module in layers.modules():
-            if hasattr(module, "layer_idx") and isinstance(module.layer_idx, int):
-                module.layer_idx -= order.start
+            for number in ("layer_idx", "layer_id"):
+                if isinstance(getattr(module, number, None), int):
+                    setattr(module, number, getattr(module, number) - order.start)
         for config in (decoder.config, self.model.config):
             config.num_hidden_layers = order.end - order.start
             types = getattr(config, "layer_types", None)
             if types is not None and len(types) == order.layers:
                 config.layer_types = list(types[order.start : order.end])
-        width, dtype = decoder.config.hidden_size, getattr(torch, order.dtype)
+        dtype = getattr(torch, order.dtype)
+        words = decoder.get_input_embeddings()
         for child_name, child in list(decoder.named_children()):
             if isinstance(child, nn.Embedding) and not self.first:
-                setattr(decoder, child_name, _NotHere(width, dtype))
+                kind = _NotHere if child is words else _NoPositions
+                setattr(decoder, child_name, kind(child.embedding_dim, dtype))
         head = self.model.get_output_embeddings()
         for child_name, child in list(self.model.named_children()):
             if child is head and not self.last:
@@ -233,6 +262,7 @@ class Stage:
         """
         given: dict[str, Tensor] = {}
         wanted = self.model.state_dict()
+        kinds = self._kinds(wanted) if self._converted else {}
         for here, whole in self.names.items():
             source = whole if whole in tensors else self.tied.get(whole, whole)
             if source not in tensors:
@@ -248,7 +278,7 @@ class Stage:
                     by=f"{tuple(tensors[source].shape)}, not {tuple(wanted[here].shape)}",
                     hint="give the config.json that belongs to the weights",
                 )
-            given[here] = tensors[source].to(device)
+            given[here] = tensors[source].to(device, kinds.get(here))
         self.model.load_state_dict(given, assign=True)
         for module in self.model.modules():
             for name, buffer in module.named_buffers(recurse=False):
@@ -260,7 +290,22 @@ class Stage:
         if not self.part:  # a part of a model has no buffers, and lacks what that initializes
             with _quiet():
                 self.model.initialize_weights()
+        for here, whole in self.computed.items():
+            if whole in tensors:
+                path, _, name = here.rpartition(".")
+                self.model.get_submodule(path)._buffers[name] = tensors[whole].to(device)
         self.model.eval()
+        self._fresh = [_noted(module) for module in self._growing]
+
+    def _kinds(self, wanted: Mapping[str, Tensor]) -> dict[str, torch.dtype]:
+        """Of numbers, as `from_pretrained` has them: some stay in 32 bits, as routers do."""
+        plan = self.model._get_dtype_plan(self.model.dtype)
+        kept = re.compile("|".join(name.replace("*", ".*") for name in plan) or "(?!)")
+        return {
+            here: torch.float32 if kept.search(self.names[here]) else each.dtype
+            for here, each in wanted.items()
+            if each.is_floating_point()
+        }
 
     def random_tensors(self) -> dict[str, Tensor]:
         """By name in the whole model, where only the time counts that they take."""
@@ -282,6 +327,7 @@ class Stage:
         if self.part == "encoder":
             return None
         own = growing_cache(self.decoder.config)
+        own.rotations = self._fresh
         if self.part:  # those of what the encoder gave do not grow
             return EncoderDecoderCache(own, DynamicCache(config=self.decoder.config))
         return own
@@ -299,13 +345,28 @@ class Stage:
                 encoded: Tensor = self.decoder(**inputs).last_hidden_state
                 return encoded
             given = self._of_part(inputs) if self.part else inputs
-            output = self.model(**given, **{cache_name(): keys}, use_cache=True)
+            with self._rotations(keys):
+                output = self.model(**given, **{cache_name(): keys}, use_cache=True)
         except _Passed as passed:
             return passed.hidden
         finally:
             self._hidden = None
         found: Tensor = output.logits
         return found
+
+    @contextmanager
+    def _rotations(self, keys: Any) -> Iterator[None]:
+        """Those of this user: the length of another one does not count."""
+        if not self._growing:
+            yield
+            return
+        for module, noted in zip(self._growing, keys.rotations, strict=True):
+            vars(module).clear()
+            vars(module).update(noted | {"_buffers": dict(noted["_buffers"])})
+        try:
+            yield
+        finally:
+            keys.rotations = [_noted(module) for module in self._growing]
 
     def _of_part(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Inputs of a decoder behind an encoder.
@@ -353,9 +414,44 @@ class Stage:
         raise _Passed(output[0] if isinstance(output, tuple) else output)
 
 
+def rotates_by_length(model: Any) -> bool:
+    """Whether positions are rotated by angles that change as the text becomes longer."""
+    return any(_grows(module) or "longrope" in _ropes(module) for module in model.modules())
+
+
+def positions_in_table(model: Any) -> int | None:
+    """Positions of which a model has a table; ``None`` where it computes them."""
+    decoder = model.get_decoder()
+    words = decoder.get_input_embeddings()
+    others = [x for x in decoder.children() if isinstance(x, nn.Embedding) and x is not words]
+    found = [each.num_embeddings - getattr(each, "offset", 0) for each in others]
+    found += [len(each) for name, each in decoder.named_buffers() if "embed_positions" in name]
+    return min(found, default=None)
+
+
+def _ropes(module: nn.Module) -> tuple[str, ...]:
+    """Kinds of rotations, which some models have by type of layer."""
+    found = getattr(module, "rope_type", ())
+    return (found,) if isinstance(found, str) else tuple(dict(found).values())
+
+
+def _grows(module: nn.Module) -> bool:
+    """Whether it notes the longest text so far, for which it computes the angles."""
+    return any("dynamic" in kind for kind in _ropes(module))
+
+
+def _noted(module: nn.Module) -> dict[str, Any]:
+    """What a module has at this time."""
+    return vars(module) | {"_buffers": dict(module._buffers)}
+
+
 def needed_names(stage: Stage) -> Sequence[str]:
-    """Tensors of the whole model that a stage loads, tied ones by the name that a file has."""
-    return sorted({*stage.names.values(), *(stage.tied.get(n, n) for n in stage.names.values())})
+    """Tensors of the whole model that a stage loads, tied ones by the name that a file has.
+
+    Buffers that no file has are among them.
+    """
+    own = {*stage.names.values(), *stage.computed.values()}
+    return sorted({*own, *(stage.tied.get(name, name) for name in own)})
 
 
 @contextmanager
@@ -385,7 +481,7 @@ class Loaded:
                 where=type(model).__name__,
                 hint="give one, or its folder",
             )
-        self._state: Mapping[str, Tensor] = model.state_dict()
+        self._state: Mapping[str, Tensor] = _computed(model) | model.state_dict()
         self._tied = dict(getattr(model, "all_tied_weights_keys", None) or {})
         self._generation = model.generation_config
         self.config = model.config.to_json_string(use_diff=False)
@@ -402,6 +498,17 @@ class Loaded:
         copies = {n for n in names if self._tied.get(n, n) != n and self._tied[n] in names}
         own = [n for n in names if n in self._state and n not in copies]
         return {n: self._state[n].detach().contiguous().clone() for n in own}
+
+
+def _computed(model: nn.Module) -> dict[str, Tensor]:
+    """Buffers by name; angles that have grown with a text as they were before."""
+    found = dict(model.named_buffers())
+    for path, module in model.named_modules():
+        for name in module._buffers if _grows(module) else ():
+            first = name.replace("inv_freq", "original_inv_freq")
+            if first in module._buffers:
+                found[f"{path}.{name}"] = found[f"{path}.{first}"]
+    return found
 
 
 class Checkpoint:
@@ -423,9 +530,12 @@ class Checkpoint:
         found = from_folder(AutoConfig, self._folder)
         with refusing(self._folder):
             self.config = found.to_json_string(use_diff=False)
-            self.dtype = _dtype_name(found.dtype)
         self.attention = ""
         self.stored = stored_tensors(self._folder)
+        kinds = (DTYPES[each.dtype] for each in self.stored.values())
+        first = next((kind for kind in kinds if kind.is_floating_point), None)
+        with refusing(self._folder):
+            self.dtype = _dtype_name(found.dtype or first)
         self.nbytes = float(sum(each.size for each in self.stored.values()))
 
     def generation_config(self, shell: Any) -> Any:
