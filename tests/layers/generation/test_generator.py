@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -480,6 +480,62 @@ def test_ranges_that_cannot_be(ranges: dict[str, tuple[int, int]], words: str) -
     """Refused before a worker is started."""
     with pytest.raises((InputError, UnknownNameError), match=words):
         Generator(model_of("llama"), ranges, THREE)
+
+
+def scaled(model: Any) -> None:
+    """Another factor in one layer."""
+    model.model.layers[1].self_attn.scaling = 0.1
+
+
+def steered(model: Any) -> None:
+    """A hook changes activations."""
+    model.model.layers[1].register_forward_hook(lambda module, given, made: made * 1.5)
+
+
+def activated(model: Any) -> None:
+    """Another function, which has no weights."""
+    model.model.layers[1].mlp.act_fn = torch.nn.ReLU()
+
+
+def biased(model: Any) -> None:
+    """A head with more weights."""
+    model.lm_head = torch.nn.Linear(32, 104)
+
+
+def untied(model: Any) -> None:
+    """A head of its own, where the configuration says that it is the embedding."""
+    model.lm_head.weight = torch.nn.Parameter(torch.zeros(104, 32))
+
+
+def subclassed(model: Any) -> None:
+    """A class of the user's."""
+    model.__class__ = type("Own", (type(model),), {})
+
+
+def wrapped(model: Any) -> None:
+    """Another forward of one object."""
+    model.forward = model.forward
+
+
+CHANGED = {
+    scaled: "self_attn.*scaling 0.1",
+    steered: r"layers\.1.*has a hook",
+    activated: "act_fn.*ReLU",
+    biased: r"lm_head\.bias",
+    untied: "lm_head.*ties",
+    subclassed: "is a Own",
+    wrapped: "forward of its own",
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_models_that_workers_would_make_otherwise(change: Callable[[Any], None]) -> None:
+    """They know the configuration and the weights: what else was changed is named."""
+    model = model_of("qwen2")
+    model.resize_token_embeddings(104)  # shapes go with the configuration
+    change(model)
+    with pytest.raises(UnsupportedError, match=CHANGED[change]):
+        Generator(model, {"a": (0, 4)}, THREE)
 
 
 def test_models_that_it_cannot_cut(tmp_path: Path) -> None:

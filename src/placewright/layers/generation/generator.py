@@ -28,6 +28,7 @@ from placewright.io.scratch import Scratch
 from placewright.io.tensor_files import StoredTensor
 from placewright.layers.generation.batcher import JOINING, Arrays, Batcher, Step
 from placewright.layers.generation.stage import (
+    Loaded,
     RandomWeights,
     Source,
     Stage,
@@ -120,7 +121,8 @@ class Generator:
     InputError
         The ranges are not all layers in order, or name a device that is not there.
     UnsupportedError
-        It is no such language model, or its checkpoint lacks a tensor; with `replan`, angles of
+        It is no such language model, was changed (hooks, modules of other classes), or its
+        checkpoint lacks a tensor; with `replan`, angles of
         its positions change with the length (dynamic, longrope).
     """
 
@@ -138,6 +140,8 @@ class Generator:
         source = source_of(model)
         self.cluster = cluster
         shell = skeleton(source.config, source.dtype, source.attention)
+        if isinstance(source, Loaded):
+            source.demand_made_by(shell)
         self._counts = layer_counts(shell)
         self._source, self._replan, self._groups = source, replan, groups
         self._place(ranges, cluster)

@@ -466,6 +466,46 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
+def _own_numbers(module: nn.Module, path: str) -> tuple[str, ...]:
+    """Attributes that say how a module computes; those of the root are of other things."""
+    if not path or _grows(module):
+        return ()
+    found = (name for name, value in vars(module).items() if isinstance(value, int | float))
+    return tuple(name for name in found if name[0] != "_" and name not in STATES)
+
+
+STATES = ("training", "gradient_checkpointing", "vocab_size")
+"""Attributes of modules that change no text, or go with the shape of a weight."""
+
+
+def _differs(module: nn.Module, made: nn.Module | None, numbers: Sequence[str]) -> str:
+    """In which way a module is not as its configuration makes it; empty for none."""
+    if made is None:
+        return "is not there"
+    if type(module) is not type(made):
+        return f"is a {type(module).__name__}, not a {type(made).__name__}"
+    if "forward" in vars(module):
+        return "has a forward of its own"
+    for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values()):
+        if getattr(hook, "__module__", "").partition(".")[0] != "transformers":
+            return "has a hook"
+    for name in numbers:
+        own, other = getattr(module, name), getattr(made, name, None)
+        if own != other:
+            return f"has {name} {own}, not {other}"
+    return ""
+
+
+def _changed(where: str, why: str) -> UnsupportedError:
+    """The error of a model that workers would make otherwise."""
+    return UnsupportedError(
+        "workers make the model of its configuration, and this one is another",
+        where=where,
+        by=why,
+        hint="give the model as its class makes it: merge adapters, remove hooks",
+    )
+
+
 class Loaded:
     """A model in this process.
 
@@ -475,6 +515,7 @@ class Loaded:
     stored: Mapping[str, StoredTensor] = MappingProxyType({})
 
     def __init__(self, model: Any) -> None:
+        model = getattr(model, "_orig_mod", model)  # of `torch.compile`
         if not hasattr(model, "generate") or not hasattr(model, "get_decoder"):
             raise UnsupportedError(
                 "tokens come from decoder-only language models of transformers",
@@ -483,11 +524,32 @@ class Loaded:
             )
         self._state: Mapping[str, Tensor] = _computed(model) | model.state_dict()
         self._tied = dict(getattr(model, "all_tied_weights_keys", None) or {})
-        self._generation = model.generation_config
+        self._model, self._generation = model, model.generation_config
         self.config = model.config.to_json_string(use_diff=False)
         self.dtype = str(model.dtype).removeprefix("torch.")
         self.attention = model.config._attn_implementation or "eager"
-        self.nbytes = sum(each.nbytes for each in self._state.values())
+
+    @property
+    def nbytes(self) -> float:
+        """Of all tensors."""
+        return float(sum(each.nbytes for each in self._state.values()))
+
+    def demand_made_by(self, shell: Any) -> None:
+        """Raise where workers, which have the configuration and weights alone, made another model.
+
+        Raises `UnsupportedError`: a module is of another class, has a hook or another number.
+        """
+        made = dict(shell.named_modules())
+        for path, module in self._model.named_modules():
+            if why := _differs(module, made.pop(path, None), _own_numbers(module, path)):
+                raise _changed(path or type(module).__name__, why)
+        if made:
+            raise _changed(next(iter(made)), "is not in it")
+        for path in self._model.state_dict().keys() ^ shell.state_dict().keys():
+            raise _changed(path, "is in one of them only")
+        for path, other in self._tied.items():
+            if self._state[path].data_ptr() != self._state[other].data_ptr():
+                raise _changed(path, f"is not {other}, to which the configuration ties it")
 
     def generation_config(self, shell: Any) -> Any:
         """What `generate` does where an option is not given."""
