@@ -195,6 +195,44 @@ def test_tokens_are_those_of_one_process(model: PlacedText) -> None:
     assert text_of(model, Sampling(12))[0] != text_of(model, Sampling(12))[0]
 
 
+FOLDERS: list[dict[str, Any]] = [
+    {"min_p": 0.95},
+    {"typical_p": 0.4},
+    {"epsilon_cutoff": 0.0106},
+    {"eta_cutoff": 0.5},
+    {"top_h": 0.3},
+    {"top_k": 3},
+    {"repetition_penalty": 3.0},
+    {"watermarking_config": transformers.WatermarkingConfig(bias=8.0)},
+    {"return_dict_in_generate": True, "output_scores": True},
+]
+
+
+@pytest.mark.parametrize("said", FOLDERS, ids=lambda said: next(iter(said)))
+def test_what_the_folder_says_of_sampling_counts(
+    model: PlacedText, said: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `generate`, where a request does not say it."""
+    config = model._loaded().generation_config
+    for name, value in said.items():
+        monkeypatch.setattr(config, name, value)
+    own = {k: v for k, v in said.items() if not k.startswith(("return", "output"))}
+    sampled = expected(3, max_new_tokens=12, do_sample=True, **{"top_k": 0} | own)
+    assert text_of(model, Sampling(12, seed=3)) == (sampled, Ended(12, "length"))
+
+
+def test_the_folder_says_where_a_text_stops(
+    model: PlacedText, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a request may."""
+    words = expected(3, max_new_tokens=12, do_sample=True, top_k=0)
+    config = model._loaded().generation_config
+    for stop in (words[8:10], [words[8:10], "never"]):
+        monkeypatch.setattr(config, "stop_strings", stop)
+        found, ended = text_of(model, Sampling(12, seed=3))
+        assert (found, ended.reason) == (words.split(words[8:10])[0], "stop")
+
+
 @pytest.mark.parametrize("temperature", [1e-320, 1e-40, 1e-9])
 def test_a_temperature_next_to_zero_takes_the_likeliest(
     model: PlacedText, temperature: float
@@ -261,6 +299,19 @@ def byte_tokenizer(folder: Path, template: str) -> Tokenizer:
     kept.chat_template = template
     kept.save_pretrained(folder)
     return Tokenizer(folder)
+
+
+def test_text_behind_a_token_that_is_not_shown(tmp_path: Path) -> None:
+    """A space between words belongs to the word before: pieces are the whole text."""
+    word_tokenizer(tmp_path)
+    tokenizer = Tokenizer(tmp_path)
+    tokens = [5, 1, 7, 0, 0, 9, 1]
+    pieces: list[str] = []
+    watch = _Watch(tokenizer, (), pieces.append, lambda: False)
+    for k in range(len(tokens)):
+        watch(torch.tensor([tokens[: k + 1]]), None)
+    watch.finish()
+    assert "".join(pieces) == tokenizer.decode(tokens) == "w5 w7 w9"
 
 
 def test_characters_of_several_tokens_come_whole(tmp_path: Path) -> None:

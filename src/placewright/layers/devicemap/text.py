@@ -378,7 +378,8 @@ class PlacedText:
     ) -> Ended:
         """See `TextModel`."""
         model = self._loaded()
-        watch = _Watch(self._tokenizer, how.stop, put, left)
+        stop = (*how.stop, *_texts(model.generation_config.stop_strings))
+        watch = _Watch(self._tokenizer, stop, put, left)
         ids = torch.tensor([list(tokens)])
         try:
             found = model.generate(
@@ -386,7 +387,7 @@ class PlacedText:
                 attention_mask=torch.ones_like(ids),
                 max_new_tokens=how.new_tokens,
                 stopping_criteria=[watch],
-                logits_processor=_drawing(model.generation_config, how),
+                logits_processor=_drawing(model.generation_config, how, model.vocabulary),
                 **_ALONE,
             )
         except WorkerError:
@@ -448,7 +449,9 @@ class _Watch:
         whole = self._tokenizer.decode(self._tokens[self._begin :])
         if whole.endswith(UNFINISHED) and not last:
             return ""
-        self._begin, self._shown = self._shown, len(self._tokens)
+        if len(whole) > len(known):  # else these are special tokens, before which there is no text
+            self._begin = self._shown
+        self._shown = len(self._tokens)
         return whole[len(known) :]
 
     def _add(self, text: str) -> None:
@@ -469,33 +472,56 @@ def _overlap(text: str, stop: str) -> int:
     return next((k for k in range(longest, 0, -1) if text.endswith(stop[:k])), 0)
 
 
-_ALONE = {"do_sample": False, "num_beams": 1, "temperature": None, "top_p": None, "top_k": None}
-"""Options of `generate` where processors of logits choose the token."""
+_ALONE: Mapping[str, Any] = {
+    "do_sample": False,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "stop_strings": None,
+    "return_dict_in_generate": False,
+    **dict.fromkeys(("temperature", "top_p", "top_k", "min_p", "typical_p", "top_h"), None),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), 0.0),
+}
+"""Options of `generate` where processors of logits choose the token, and texts to stop at are seen
+here, whatever the model's folder says."""
 
 
 COLDEST = 1e-4
 """Temperature below which the likeliest token is taken: numbers divided by it would be infinite."""
 
 
-def _drawing(config: Any, how: Sampling) -> list[Any]:
-    """What chooses the token: nothing where the likeliest is taken."""
-    from transformers.generation.logits_process import (
-        TemperatureLogitsWarper,
-        TopKLogitsWarper,
-        TopPLogitsWarper,
-    )
+def _drawing(config: Any, how: Sampling, vocabulary: int) -> list[Any]:
+    """What chooses the token: nothing where the likeliest is taken.
+
+    What a request does not say is as the model's `config` has it, in the order of `generate`.
+    """
+    from transformers.generation import logits_process as made
 
     temperature = config.temperature if how.temperature is None else how.temperature
     temperature = 1.0 if temperature is None else float(temperature)
     if temperature < COLDEST:
         return []
     top_p = config.top_p if how.top_p is None else how.top_p
-    found: list[Any] = [TemperatureLogitsWarper(temperature)] if temperature != 1 else []
+    shares: list[tuple[Any, float | None]] = [
+        (made.TopPLogitsWarper, top_p),
+        (made.MinPLogitsWarper, config.min_p),
+        (made.TypicalLogitsWarper, config.typical_p),
+        (made.EpsilonLogitsWarper, config.epsilon_cutoff),
+        (made.EtaLogitsWarper, config.eta_cutoff),
+    ]
+    found: list[Any] = [made.TemperatureLogitsWarper(temperature)] if temperature != 1 else []
+    if config.top_h is not None:
+        found.append(made.TopHLogitsWarper(config.top_h))
     if config.top_k:
-        found.append(TopKLogitsWarper(config.top_k))
-    if top_p is not None and top_p < 1:
-        found.append(TopPLogitsWarper(top_p))
+        found.append(made.TopKLogitsWarper(config.top_k))
+    found += [kind(share) for kind, share in shares if share is not None and 0 < share < 1]
+    if config.watermarking_config is not None:
+        found.append(config.watermarking_config.construct_processor(vocabulary, "cpu"))
     return [*found, Draw(how.seed)]
+
+
+def _texts(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One, several or none."""
+    return (given,) if isinstance(given, str) else tuple(given or ())
 
 
 def _ends(config: Any) -> tuple[int, ...]:
