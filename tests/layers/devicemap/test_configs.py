@@ -124,6 +124,57 @@ def test_a_size_that_is_none_is_refused(value: Any) -> None:
         read({"model_type": "llama", **S, "hidden_size": value})
 
 
+@pytest.mark.parametrize("value", [-1, 1.5, "1", float("nan"), float("inf"), [1]])
+def test_dense_blocks_that_are_no_number_are_refused(value: Any) -> None:
+    """As read from a file, which may have NaN; none of them is a model without dense blocks."""
+    data = config("deepseek_v3") | {"first_k_dense_replace": value}
+    with pytest.raises(InputError, match=r"first_k_dense_replace.*whole number of zero"):
+        read(data)
+    assert read(data | {"first_k_dense_replace": 0}).layers[1].experts > 0
+
+
+@pytest.mark.parametrize("kinds", ["sliding_attention", 4, {}, True])
+def test_kinds_that_are_no_list_are_refused(kinds: Any) -> None:
+    """Not left out: windows would be those of the architecture."""
+    with pytest.raises(InputError, match=r"layer_types.*no list for"):
+        read(config("gemma3_text") | {"layer_types": kinds})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"word_embed_proj_dim": 16},
+        {"do_layer_norm_before": False},
+        {"enable_bias": False},
+        {"layer_norm_elementwise_affine": False},
+    ],
+    ids=lambda said: next(iter(said)),
+)
+def test_parameters_of_an_odd_opt(said: dict[str, Any]) -> None:
+    """As OPT-350m: those of transformers' modules, to the last one."""
+    pytest.importorskip("transformers")
+    from placewright.layers.devicemap.modules import meta_model
+    from placewright.layers.devicemap.reading import language_model
+
+    data = config("opt") | said
+    module = meta_model(data, "opt")
+    assert module is not None
+    assert language_model(data).parameters() == sum(x.numel() for x in module.parameters())
+
+
+def test_a_module_of_one_block() -> None:
+    """Is placed as its configuration is."""
+    pytest.importorskip("transformers")
+    from placewright.layers.devicemap.modules import meta_model, model_from_module
+
+    data = config("llama") | {"num_hidden_layers": 1}
+    module = meta_model(data, "llama")
+    assert module is not None
+    made, other = model_from_module(module, "llama"), read(data)
+    assert made.parameters() == other.parameters()
+    assert [made.layers[k].name for k in made.blocks] == ["block 0"]
+
+
 def test_too_many_blocks_are_refused() -> None:
     """They would never end."""
     with pytest.raises(InputError, match="more blocks than any model"):

@@ -29,6 +29,7 @@ class Echo:
         self.go, self.left = threading.Event(), threading.Event()
         self.go.set()
         self.seen: list[Sampling] = []
+        self.heard: list[dict[str, str]] = []
         self.dies = -1
 
     def prompt(self, given: str | Sequence[int]) -> list[int]:
@@ -37,6 +38,7 @@ class Echo:
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The texts of all; no system's."""
+        self.heard = [dict(each) for each in messages]
         if any(each["role"] == "system" for each in messages):
             raise InputError("the template has no such role", where="messages", by="system")
         return self.prompt("".join(each["content"] for each in messages))
@@ -123,10 +125,14 @@ def test_a_text_and_a_chat(echo: tuple[Echo, Serving]) -> None:
     assert model.seen[-1] == Sampling(3, 0.5, 0.9, 7, ("x",))
 
     parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
-    asked = CHAT | {"messages": [{"role": "user", "content": parts}], "stop": ["a", "b"]}
+    asked = CHAT | {
+        "messages": [{"role": "user", "content": parts, "name": "bo"}],
+        "stop": ["a", "b"],
+    }
     status, found = ask(running, "/v1/chat/completions", asked)
     assert found["choices"][0]["message"] == {"role": "assistant", "content": "hi"}
     assert model.seen[-1] == Sampling(38, stop=("a", "b"))
+    assert model.heard == [{"role": "user", "content": "hi", "name": "bo"}]
 
 
 def test_events(echo: tuple[Echo, Serving]) -> None:

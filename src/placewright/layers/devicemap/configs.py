@@ -29,22 +29,23 @@ class Config:
     data: Mapping[str, Any]
     where: str
 
-    def size(self, *keys: str, default: int | None = None) -> int:
-        """A whole number above zero, under the first of these keys that is there.
+    def size(self, *keys: str, default: int | None = None, least: int = 1) -> int:
+        """A whole number of `least` or more, under the first of these keys that is there.
 
         Raises `InputError`: none is and there is no default, or it is something else.
         """
         for key in keys:
             if (value := self.data.get(key)) is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < LARGEST:
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not (whole and least <= value < LARGEST):
                 raise InputError(
-                    "must be a whole number above zero",
+                    f"must be a whole number {'above zero' if least else 'of zero or more'}",
                     where=f"{self.where}: {key}",
                     by=f"got {str(value)[:60]}",
                     hint="give the config.json of the model as it was published",
                 )
-            return value
+            return int(value)
         if default is None:
             raise InputError(
                 "the configuration does not state this size",
@@ -405,7 +406,7 @@ def _mlp(config: Config, family: Family, architecture: str, d: int, k: int) -> _
 def _is_sparse(config: Config, architecture: str, k: int) -> bool:
     """Whether block k has experts."""
     if architecture.startswith("deepseek"):
-        return k >= int(config.data.get("first_k_dense_replace") or 0)
+        return k >= config.size("first_k_dense_replace", default=0, least=0)
     if architecture.startswith("qwen"):
         step = config.size("decoder_sparse_step", default=1)
         return k not in (config.data.get("mlp_only_layers") or ()) and (k + 1) % step == 0
@@ -452,12 +453,13 @@ def _windows(config: Config, family: Family, depth: int) -> list[int]:
         return [0] * depth
     tokens = Config({"sliding_window": tokens}, config.where).size("sliding_window")
     kinds = config.data.get("layer_types")
-    if isinstance(kinds, list | tuple):
-        if len(kinds) != depth:
+    if kinds is not None:
+        if not isinstance(kinds, list | tuple) or len(kinds) != depth:
+            number = len(kinds) if isinstance(kinds, list | tuple) else "no list"
             raise InputError(
                 "must name the kind of every block",
                 where=f"{config.where}: layer_types",
-                by=f"{len(kinds)} for {depth} blocks",
+                by=f"{number} for {depth} blocks",
                 hint="give the config.json of the model as it was published",
             )
         return [tokens if kind == "sliding_attention" else 0 for kind in kinds]
@@ -601,7 +603,7 @@ def model_from_config(config: Config, name: str) -> LanguageModel | None:
             return None
         layers, text, kind = found
         base = f"model.language_model.{FAMILIES[kind].blocks}"
-    elif architecture in FAMILIES and not _has_other_layers(config):
+    elif architecture in FAMILIES and not (_has_other_layers(config) or _has_odd_parts(config)):
         family = FAMILIES[architecture]
         layers, base = decoder(config, family, architecture), f"{family.base}.{family.blocks}"
     else:
@@ -623,6 +625,16 @@ def _has_other_layers(config: Config) -> bool:
     kinds = config.data.get("layer_types")
     known = {"full_attention", "sliding_attention"}
     return isinstance(kinds, list | tuple) and not known.issuperset(map(str, kinds))
+
+
+def _has_odd_parts(config: Config) -> bool:
+    """Whether it is one of the few OPTs (350m) whose embedding or norms are unlike the others'."""
+    if config.data.get("model_type") != "opt":
+        return False
+    width = config.data.get("word_embed_proj_dim")
+    usual = ("do_layer_norm_before", "enable_bias", "layer_norm_elementwise_affine")
+    narrow = width is not None and width != config.data.get("hidden_size")
+    return narrow or not all(config.flag(name, True) for name in usual)
 
 
 def published_form(data: Mapping[str, Any]) -> str:

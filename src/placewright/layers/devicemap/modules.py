@@ -34,7 +34,7 @@ def model_from_module(module: nn.Module, name: str) -> LanguageModel:
     """
     config = _config_of(module)
     text = config.part("text_config") if "text_config" in config.data else config
-    lists = _block_lists(module)
+    lists = _block_lists(module, text.size(*DEPTH, default=2))
     if not lists:
         raise UnsupportedError(
             "has no list of blocks to place",
@@ -103,13 +103,21 @@ def _config_of(module: nn.Module) -> Config:
     return Config(data if isinstance(data, Mapping) else {}, type(module).__name__)
 
 
-def _block_lists(module: nn.Module) -> list[str]:
-    """Qualified names of the lists of blocks, outside of towers; none is inside another."""
+def _block_lists(module: nn.Module, depth: int) -> list[str]:
+    """Qualified names of the lists of blocks, outside of towers; none is inside another.
+
+    `depth`: blocks that the configuration states: a list of one is one of parts without it.
+    """
     kinds = (nn.ModuleList, nn.Sequential)
     found: dict[str, int] = {}
     for name, part in module.named_modules():
         inside = any(name.startswith(f"{other}.") for other in found)
-        if isinstance(part, kinds) and len(part) > 1 and not inside and not _TOWER.search(name):
+        if (
+            isinstance(part, kinds)
+            and len(part) >= min(2, depth)
+            and not inside
+            and not _TOWER.search(name)
+        ):
             found[name] = sum(p.numel() for p in part.parameters())
     most = max(found.values(), default=0)
     return [name for name, size in found.items() if size and size >= most / 5]

@@ -154,7 +154,8 @@ class ChatMessage(BaseModel):
         """For a template."""
         parts = self.content if isinstance(self.content, list) else [self.content]
         text = "".join(part if isinstance(part, str) else part.text for part in parts)
-        return {"role": self.role, "content": text}
+        named = {} if self.name is None else {"name": self.name}
+        return {"role": self.role, "content": text} | named
 
 
 class ChatBody(TextBody):
