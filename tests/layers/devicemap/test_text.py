@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,43 @@ def test_plans_that_workers_cannot_execute(folder: Path, tmp_path: Path) -> None
     assert any(each.from_disk for each in spilling.judgement.plan.ranges)
     with pytest.raises(UnsupportedError, match="from disk"):
         spilling.generator(folder)
+
+
+def test_a_plan_whose_embedding_has_no_room_beside_the_blocks(tmp_path: Path) -> None:
+    """Workers have both on one device: it is named with the bytes, before one is started."""
+    own = model_of("gpt2")
+    own.save_pretrained(tmp_path)
+    cluster = boards("a", "b", "c")
+    found: dict[bool, str] = {}
+    for memory in range(100_000, 400_000, 10_000):
+        devices = tuple(replace(each, memory_bytes=memory) for each in cluster.devices)
+        try:
+            planned = device_map(tmp_path, replace(cluster, devices=devices), context=16)
+        except InfeasibleError:
+            continue
+        try:
+            with planned.generator(tmp_path) as placed:
+                held = dict(zip(placed.cluster.device_names, placed.held_bytes, strict=True))
+        except UnsupportedError as error:
+            found[False] = str(error)
+        else:
+            assert max(held.values()) <= 0.9 * memory
+            found[True] = ""
+            break
+    assert "apart from the blocks" in found[False]
+
+
+def test_tied_weights_are_held_once(tmp_path: Path) -> None:
+    """On one device, as predicted, also where numbers are converted."""
+    own = model_of("qwen2").to(torch.bfloat16)
+    for stated in ("bfloat16", "float32"):
+        own.save_pretrained(tmp_path)
+        file = tmp_path / "config.json"
+        file.write_text(file.read_text().replace('"dtype": "bfloat16"', f'"dtype": "{stated}"'))
+        planned = device_map(tmp_path, boards("a"), context=16)
+        weights = sum(cost.weight_bytes for cost in planned.judgement.costs)
+        with planned.generator(tmp_path) as placed:
+            assert placed.held_bytes[0] == pytest.approx(weights, rel=0.03)
 
 
 def test_costs_that_workers_measure(

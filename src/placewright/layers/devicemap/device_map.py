@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -253,7 +254,29 @@ class DeviceMap:
                 hint="export the map, or plan without it",
             )
         _demand_computed(self.problem)
+        self._demand_room()
         return self.block_ranges
+
+    def _demand_room(self) -> None:
+        """Raise where ends that the plan has on devices of their own fit on no device with blocks.
+
+        Raises `UnsupportedError`: workers have the embedding with the first block, the head with
+        the last one.
+        """
+        problem, blocks = self.problem, self.block_ranges
+        starts = [0, *(start for name, (start, _) in self.ranges.items() if name in blocks)][2:]
+        edges = [0, *starts, problem.n]
+        for name, (start, end) in zip(blocks, pairwise(edges), strict=True):
+            need = problem.need_bytes(start, end)
+            room = float(problem.capacity[problem.cluster.index(name)])
+            if need > room:
+                raise UnsupportedError(
+                    "the plan has the embedding or the head apart from the blocks next to it, with "
+                    "which workers have it, and there is no room for both",
+                    where=f"device {name!r}",
+                    by=f"{size(need)} needed, {size(room)} usable",
+                    hint="export the map, or give the device more memory or a shorter context",
+                )
 
     def _on(self, cluster: Cluster) -> dict[str, tuple[int, int]]:
         """What workers execute of the plan for a part of the cluster."""

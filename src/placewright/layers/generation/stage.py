@@ -261,6 +261,7 @@ class Stage:
         Raises `UnsupportedError`: one is missing, or has another shape.
         """
         given: dict[str, Tensor] = {}
+        made: dict[tuple[str, torch.dtype], Tensor] = {}
         wanted = self.model.state_dict()
         kinds = self._kinds(wanted) if self._converted else {}
         for here, whole in self.names.items():
@@ -278,7 +279,10 @@ class Stage:
                     by=f"{tuple(tensors[source].shape)}, not {tuple(wanted[here].shape)}",
                     hint="give the config.json that belongs to the weights",
                 )
-            given[here] = tensors[source].to(device, kinds.get(here))
+            number = source, kinds.get(here, tensors[source].dtype)
+            if number not in made:  # tied ones are one
+                made[number] = tensors[source].to(device, number[1])
+            given[here] = made[number]
         self.model.load_state_dict(given, assign=True)
         for module in self.model.modules():
             for name, buffer in module.named_buffers(recurse=False):

@@ -134,8 +134,8 @@ class StageWorker(WorkerProgram):
             tensors = dict(stage.random_tensors())
         stage.load(tensors, place)
         self.placed.append(_Placed(stage, asked, device, place))
-        held = {*stage.model.parameters(), *stage.model.buffers()}
-        return sum(each.nbytes for each in held)
+        held = (*stage.model.parameters(), *stage.model.buffers())
+        return sum({each.data_ptr(): each.nbytes for each in held}.values())  # tied ones once
 
     @order("computing a token")
     def compute(
