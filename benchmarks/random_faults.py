@@ -371,7 +371,7 @@ def run_schedule(shot: Shot, mark: str, usual_s: float) -> Outcome:
         outcome.faults += half_written(folder / "results", killed=shot.outright)
         outcome.error_text = _last_words((folder / "err").read_text(errors="replace"))
         if outcome.faults and KEEP is not None:
-            shutil.copytree(folder, KEEP / mark, dirs_exist_ok=True)
+            shutil.copytree(folder, KEEP / mark, ignore=_no_files, dirs_exist_ok=True)
         if variant.repeated and outcome.code is not None and outcome.hit:
             outcome.faults += again(variant, f"{mark}-again", folder, users, usual_s)
     _clear(mark)
@@ -722,6 +722,12 @@ def _kind(outcome: Outcome) -> str:
     if outcome.code < 0:
         return KINDS[3]
     return KINDS[{0: 0, 130: 1, 129: 1, 143: 1}.get(outcome.code, 2)]
+
+
+def _no_files(folder: str, names: list[str]) -> list[str]:
+    """Sockets and pipes, which cannot be copied."""
+    found = [(name, Path(folder, name)) for name in names]
+    return [name for name, path in found if not (path.is_file() or path.is_dir())]
 
 
 def _then(shot: Shot) -> str:
