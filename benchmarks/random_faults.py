@@ -395,7 +395,7 @@ def again(variant: Variant, mark: str, folder: Path, users: Users, usual_s: floa
     faults += ["again: traceback"] if TRACEBACK in words else []
     faults += [f"again: {each}" for each in half_written(folder / "results", killed=False)]
     if faults and KEEP is not None:
-        shutil.copytree(folder, KEEP / mark, dirs_exist_ok=True)
+        shutil.copytree(folder, KEEP / mark, ignore=_no_files, dirs_exist_ok=True)
     return [f"{each} ({_last_words(words)})" for each in faults]
 
 
