@@ -232,6 +232,25 @@ def test_models_that_keep_or_number_other_things(kind: str) -> None:
         equals_one_process(placed, model)
 
 
+LATENT = {"kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
+EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v2", "diffllama", "doge"])
+def test_users_of_models_that_change_what_caches_give(kind: str) -> None:
+    """They expand or cut keys before the attention: users are computed one behind the other."""
+    latent = {**LATENT, **EXPERTS, "n_group": 1, "topk_group": 1, "q_lora_rank": None}
+    others = latent | {"num_key_value_heads": 4} if kind == "deepseek_v2" else {}
+    model = sized(kind, **SIZES | others)
+    asked = users(4)
+    expected = [model.generate(**each) for each in asked]
+    with Generator(model, {"a": (0, 4)}, boards("a")) as placed, ThreadPoolExecutor(4) as pool:
+        assert not placed.joins
+        found = [pool.submit(placed.generate, **each) for each in asked]
+        for each, tokens in zip(found, expected, strict=True):
+            assert torch.equal(each.result(), tokens)
+
+
 ROPES: dict[str, tuple[str, dict[str, Any]]] = {
     "dynamic": ("llama", {"rope_type": "dynamic", "factor": 3.0}),
     "longrope": (

@@ -144,16 +144,22 @@ class GrowingWindow(_WithRoom, DynamicSlidingWindowLayer):
         return seen
 
 
+PROBED = "placewright-probed"
+"""Name of `_reached` among the implementations of transformers."""
+
 JOINED = "placewright-joined"
 """Name of `joined_attention` among the implementations of transformers."""
 
 
-def can_join(model: Any) -> bool:
+def can_join(model: Any, argument: str) -> bool:
     """Whether steps of several users can be computed together: `JoinedCaches`.
 
     All but the attention treats rows alike, and the attention is one that can be replaced.
+    `argument`: what the model calls its caches.
     """
-    return bool(model._supports_attention_backend) and can_split(model)
+    return (
+        bool(model._supports_attention_backend) and can_split(model) and _reaches(model, argument)
+    )
 
 
 def can_split(model: Any) -> bool:
@@ -162,6 +168,41 @@ def can_split(model: Any) -> bool:
         return False
     own = {type(each) for each in growing_cache(model.config).layers}
     return own <= {GrowingLayer, GrowingWindow}
+
+
+class _Reached(Exception):  # noqa: N818 - no error
+    """Keys and values of several users have come to the attention as they are."""
+
+
+def _reached(
+    module: Any, query: Tensor, key: _Joined, value: Sequence[Tensor], mask: None, **options: Any
+) -> tuple[Tensor, None]:
+    """In place of `joined_attention`, and called as that is."""
+    raise _Reached
+
+
+def _reaches(model: Any, argument: str) -> bool:
+    """Whether the first block gives its attention what a cache gives it.
+
+    Others expand latent vectors or repeat heads between. Only numbers of the meta device, and no
+    experts, are computed.
+    """
+    decoder = model.get_decoder()
+    config = decoder.config
+    ids = torch.zeros((2, 1), dtype=torch.long, device="meta")
+    caches = JoinedCaches([growing_cache(config) for _ in range(2)], [1, 1], "")
+    own, config._attn_implementation = config._attn_implementation, PROBED
+    # Without it no numbers are looked at for a warning of padding without a mask.
+    padding, config.pad_token_id = config.pad_token_id, None
+    try:
+        decoder(input_ids=ids, position_ids=ids, **{argument: caches}, use_cache=True)
+    except _Reached:
+        return True
+    except Exception:  # of what the block does with them
+        return False
+    finally:
+        config._attn_implementation, config.pad_token_id = own, padding
+    return False
 
 
 class JoinedCaches(Cache):
@@ -228,3 +269,4 @@ def _attention(module: Any, name: str) -> Callable[..., Any]:
 
 
 AttentionInterface.register(JOINED, joined_attention)
+AttentionInterface.register(PROBED, _reached)

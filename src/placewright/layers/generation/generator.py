@@ -150,7 +150,7 @@ class Generator:
             raise _by_length("adapt", "generate without it")
         self._positions = positions_in_table(shell)
         self._splits = can_split(shell) and not self._by_length
-        joins = can_join(shell) and self._splits
+        joins = can_join(shell, cache_name()) and self._splits
         self._shell = _placed(shell, self._forward, self._encoded)
         self._shell.generation_config = source.generation_config(shell)
         self._folder = Scratch()
