@@ -240,8 +240,8 @@ index: Any = np.uint32
 HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals whose handlers may raise."""
 
-LATER_S = 0.02
-"""After freed code, and between two signals."""
+LATER_S, AGAIN_S = 0.02, 0.5
+"""After freed code, and between two signals; until one that was not heard is sent once more."""
 
 
 class _SignalsWait:
@@ -360,8 +360,17 @@ def _raise_again(lost: Any) -> None:
         signal.signal(signal.SIGINT, before)
         raise error
 
+    def send() -> None:
+        """Python looks for signals after calls: one sent before it blocks would wait for its end.
+
+        The thread runs where a long collection lets it, which is between two such calls.
+        """
+        while signal.getsignal(signal.SIGINT) is raise_error:
+            _send_again([signal.SIGINT])
+            time.sleep(AGAIN_S)
+
     signal.signal(signal.SIGINT, raise_error)
-    threading.Thread(target=_send_again, args=([signal.SIGINT],), daemon=True).start()
+    threading.Thread(target=send, daemon=True).start()
 
 
 _report_unraisable, sys.unraisablehook = sys.unraisablehook, _raise_again

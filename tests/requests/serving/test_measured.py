@@ -72,21 +72,23 @@ class Answering(BaseHTTPRequestHandler):
 
 
 def test_a_client_of_a_server() -> None:
-    """Answers, refusals in the server's words, streams, answers that are none."""
+    """Answers, refusals in the server's words, what is handed on, answers that are none."""
     with HTTPServer(("127.0.0.1", 0), Answering) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         client = ServerClient(f"http://127.0.0.1:{server.server_port}", "secret", "service x")
         assert "secret" not in repr(client)
         assert client.ask("POST", "/422", b"words")[0] == 422
         assert client.accepted("POST", "/200", b"{}")["token"] == "Bearer secret"
-        assert len([*client.stream("/200", b"{}")]) == 2
-        for ask, path, error, words in (
-            (client.accepted, ("POST", "/422"), InputError, "no room"),
-            (client.stream, ("/503/nested",), InputError, "no room"),
-            (client.accepted, ("POST", "/204"), RunError, "does not answer"),
+        for path, status in (("/200", 200), ("/503/nested", 503)):
+            answer, pieces = client.forwarded("POST", path, b"{}", {"x-one": "1"})
+            assert answer.status == status
+            assert b"".join(pieces)
+        for path, error, words in (
+            ("/422", InputError, "no room"),
+            ("/204", RunError, "does not answer"),
         ):
             with pytest.raises(error, match=words) as raised:
-                next(iter(ask(*path, b"no room")))
+                client.accepted("POST", path, b"no room")
             assert raised.value.where == "service x"
         server.shutdown()
 
