@@ -81,3 +81,17 @@ def test_pages_of_files_are_not_counted(tmp_path: Path) -> None:
         del tensor
         (computed,) = use.peaks()
     assert [read, computed] == pytest.approx([0, SIZE], abs=SIZE / 8)
+
+
+def test_calls_stay_as_they_are_where_no_system_says_what_is_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No ``/proc``: nothing is watched, and nothing fails."""
+
+    def absent(*given: object) -> int:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("placewright.runtime.memory.os.open", absent)
+    memory = MemoryUse(["cpu"])
+    memory.limit_bytes = 1.0
+    assert memory.spared(torch.ones, 1 << 30) is torch.ones

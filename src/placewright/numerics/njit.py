@@ -361,9 +361,10 @@ def _raise_again(lost: Any) -> None:
         raise error
 
     def send() -> None:
-        """Python looks for signals after calls: one sent before it blocks would wait for its end.
+        """Send it until it is heard.
 
-        The thread runs where a long collection lets it, which is between two such calls.
+        Python looks for signals after calls: one that comes right before a call that blocks waits
+        for its end, and after a long collection this thread runs right there.
         """
         while signal.getsignal(signal.SIGINT) is raise_error:
             _send_again([signal.SIGINT])

@@ -108,7 +108,9 @@ class MemoryUse:
         self._devices = tuple(torch_devices)
         self._before = 0
         self.limit_bytes = math.inf
-        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self._statm: int | None = None
+        with suppress(OSError):  # other systems have none
+            self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def begin(self) -> None:
         """Count from here; what was freed before goes back to the system, so that it counts anew.
@@ -137,11 +139,15 @@ class MemoryUse:
     def spared(self, call: Callable[..., Any], made_bytes: int) -> Callable[..., Any]:
         """The call, before which freed memory is given back where it would pass the limit.
 
-        It may need twice what it makes: kernels copy what they read into another layout.
+        It may need twice what it makes: kernels copy what they read into another layout. Where the
+        system does not say what a process holds, the call is as it was.
         """
+        if self._statm is None:
+            return call
+        statm = self._statm
 
         def called(*args: Any, **kwargs: Any) -> Any:
-            if self._resident() - self._before + 2 * made_bytes > self.limit_bytes:
+            if _resident(statm) - self._before + 2 * made_bytes > self.limit_bytes:
                 trim()
             return call(*args, **kwargs)
 
@@ -151,11 +157,6 @@ class MemoryUse:
     def _now() -> int:
         """Bytes of this process without its pages of files."""
         return _status("VmRSS") - _status("RssFile")
-
-    def _resident(self) -> int:
-        """The same within a few pages, read in a microsecond or two."""
-        _, resident, of_files, *_ = os.pread(self._statm, 128, 0).split()
-        return (int(resident) - int(of_files)) * mmap.PAGESIZE
 
     @contextmanager
     def shortage_reported(self) -> Iterator[None]:
@@ -199,6 +200,15 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         for setting, value in ((trim_threshold, 1 << 30), (mmap_max, 0)):
             mallopt(setting, value)
+
+
+def _resident(statm: int) -> int:
+    """Bytes of this process without its pages of files, within a few pages, in two microseconds.
+
+    `statm`: the open file of the kernel.
+    """
+    _, resident, of_files, *_ = os.pread(statm, 128, 0).split()
+    return (int(resident) - int(of_files)) * mmap.PAGESIZE
 
 
 def _status(key: str) -> int:

@@ -122,8 +122,8 @@ class Generator:
         The ranges are not all layers in order, or name a device that is not there.
     UnsupportedError
         It is no such language model, was changed (hooks, modules of other classes), or its
-        checkpoint lacks a tensor; with `replan`, angles of
-        its positions change with the length (dynamic, longrope).
+        checkpoint lacks a tensor; with `replan`, angles of its positions change with the length
+        (dynamic, longrope).
     """
 
     def __init__(
