@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import WorkerError, WorkerLostError
+from placewright.errors import RunError, WorkerError, WorkerLostError
 from placewright.layers.generation.batcher import SMALL_BYTES, Batcher, Step
-from placewright.layers.generation.generator import Generator
+from placewright.layers.generation.generator import PROGRAM, Generator
+from placewright.runtime.engines.engine import WorkerGroup
 from placewright.runtime.engines.local import LocalGroup
 from tests.layers.generation.test_generator import THREE, boards, model_of, users
 
@@ -79,14 +80,21 @@ def test_the_error_of_a_lost_worker_is_everybodys() -> None:
 
 
 class _Echo:
-    """A group whose workers answer with zeros; `orders`: users of each."""
+    """A group whose workers answer with zeros; `orders`: users of each.
+
+    `bad`: at whose tokens a worker raises.
+    """
 
     specs = (None, None)
+    names = ("a", "b")
+    program = PROGRAM
+    raised_error = WorkerGroup.raised_error
+    worker_name = WorkerGroup.worker_name
 
     def __init__(self) -> None:
         self.orders: list[tuple[int, ...]] = []
         self.on_their_way: list[tuple[Any, ...]] = []
-        self.most = 0
+        self.most, self.bad = 0, 0
         self.go = threading.Semaphore(0)
 
     def post(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
@@ -101,6 +109,8 @@ class _Echo:
         name, *arguments = self.on_their_way.pop(0)
         if name == "fail":
             raise WorkerError("it failed")
+        if name == "compute" and self.bad in arguments[0]:
+            return ["Traceback:\nValueError: it raised", None]
         return [None, np.zeros((sum(arguments[1]), 1, 4)) if name == "compute" else 1]
 
 
@@ -108,7 +118,7 @@ def step(user: int, tokens: int = 1, rows: int = 1) -> Step:
     """Of a user."""
     ids = np.full((rows, tokens), user)
     tensors = {"input_ids": ids, "position_ids": ids, "attention_mask": ids > 0}
-    return Step(user, tensors, {}, lambda: tensors)
+    return Step(user, tensors, {}, lambda: tensors, lambda: tensors)
 
 
 def batcher(group: Any) -> Batcher:
@@ -219,3 +229,45 @@ def test_an_error_reaches_all_that_are_on_their_way() -> None:
                 each.result()
     with made.quiet():
         assert not made._flying
+
+
+def test_one_of_a_group_whose_tokens_raise_ends_alone() -> None:
+    """The others are computed again, with all of their tokens and without what caches they have."""
+    group = _Echo()
+    group.bad = 2
+    made = batcher(group)
+    made.groups, made._users, made._step_s = 1, 3, 120.0
+    steps = [step(k) for k in (1, 2, 3)]
+    with ThreadPoolExecutor(3) as go:
+        found = [go.submit(made.answers, each) for each in steps]
+        group.go.release(4)
+        assert [each.result()[0].shape for each in (found[0], found[2])] == [(1, 1, 4)] * 2
+        with pytest.raises(RunError, match="ValueError: it raised"):
+            found[1].result()
+    together, *alone = group.orders
+    assert sorted(together) == [1, 2, 3]
+    assert sorted(alone) == [(1,), (2,), (3,)]
+    assert [each.options for each in steps] == [{"anew": 1}] * 3
+
+
+def test_tokens_after_a_group_has_failed_are_those_of_one_process() -> None:
+    """One order of several users has positions that cannot be: caches are half of them grown."""
+    model, asked = model_of("llama"), users(4)
+    expected = [model.generate(**each) for each in asked]
+    with Generator(model, {"a": (0, 2), "b": (2, 4)}, boards("a", "b"), groups=1) as placed:
+        post, damaged = placed.group.post, []
+
+        def damage(name: str, arguments: list[tuple[Any, ...]]) -> None:
+            if name == "compute" and len(arguments[0][0]) > 1 and len(damaged) < 2:
+                damaged.append(arguments[0][0])
+                of, rows, tensors, options = arguments[1]
+                wrong = tensors | {"position_ids": tensors["position_ids"][:1, :0]}
+                arguments[1] = of, rows, wrong, options  # the second stage alone raises
+            post(name, arguments)
+
+        placed.group.post = damage  # type: ignore[method-assign,assignment]
+        with ThreadPoolExecutor(4) as go:
+            found = [go.submit(placed.generate, **each) for each in asked]
+            for each, tokens in zip(found, expected, strict=True):
+                assert torch.equal(each.result(), tokens)
+        assert len(damaged) == 2

@@ -15,7 +15,7 @@ import torch
 from benchmarks.generation import ARCHITECTURES, small_model
 
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.errors import InputError, UnknownNameError, UnsupportedError
+from placewright.errors import InputError, RunError, UnknownNameError, UnsupportedError
 from placewright.layers.devicemap.device_map import device_map
 from placewright.layers.devicemap.text import Draw
 from placewright.layers.generation.generator import Generator, generating
@@ -162,6 +162,21 @@ def test_prompts_that_would_end_a_worker_are_refused() -> None:
                 placed.generate(**given, **how)
         for rest in ({"inputs": ids}, {"input_ids": ids}, {"bos_token_id": 2}):
             assert torch.equal(placed.generate(**rest, **how), model.generate(**rest, **how))
+
+
+def test_what_raises_in_the_model_ends_one_call() -> None:
+    """In the model's own words; a call beside it goes on."""
+    model, ids = model_of("gpt2"), prompts()["input_ids"][1:]
+    long = DISTINCT | {"max_new_tokens": 40}
+    expected = model.generate(ids, **long)
+    with Generator(model, {"a": (0, 2), "b": (2, 4)}, THREE) as placed, ThreadPoolExecutor(1) as go:
+        beside = go.submit(placed.generate, ids, **long)
+        while not beside.done():
+            with pytest.raises(RunError, match=r"'a': .*IndexError: index out of range"):
+                placed.generate(ids, token_type_ids=ids + 90, **DISTINCT)
+        assert torch.equal(beside.result(), expected)
+        assert torch.equal(placed.generate(ids, **long), expected)
+        assert placed.lost == []
 
 
 DISTINCT = WAYS[0]
@@ -333,6 +348,9 @@ def test_an_encoder_before_the_decoder() -> None:
             if ranges:
                 placed.load(ranges)
             equals_one_process(placed, model)
+            places = torch.arange(9)[None]  # which T5 leaves unread
+            found = placed.generate(prompts()["input_ids"][1:], position_ids=places, **DISTINCT)
+            assert torch.equal(found, first)
             one = go.submit(placed.generate, prompts()["input_ids"][1:], **DISTINCT)
             two = go.submit(placed.generate, **prompts(), **DISTINCT)
             assert torch.equal(one.result(), first)
@@ -497,7 +515,7 @@ def test_calls_go_on_without_workers_that_died() -> None:
 )
 def test_ranges_that_cannot_be(ranges: dict[str, tuple[int, int]], words: str) -> None:
     """Refused before a worker is started."""
-    with pytest.raises((InputError, UnknownNameError), match=words):
+    with pytest.raises((InputError, RunError, UnknownNameError), match=words):
         Generator(model_of("llama"), ranges, THREE)
 
 

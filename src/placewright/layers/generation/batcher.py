@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.errors import WorkerLostError
+from placewright.errors import RunError, WorkerLostError
 from placewright.runtime.engines.engine import WorkerGroup
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
@@ -76,6 +76,8 @@ class Step(Waiting):
         Of the new tokens.
     behind
         Those, or all tokens, where the workers have no caches of the others.
+    anew
+        All tokens: what to compute where a step together with others has failed.
 
     Attributes
     ----------
@@ -86,12 +88,17 @@ class Step(Waiting):
     """
 
     def __init__(
-        self, user: int, tensors: Arrays, options: Mapping[str, int], behind: Callable[[], Arrays]
+        self,
+        user: int,
+        tensors: Arrays,
+        options: Mapping[str, int],
+        behind: Callable[[], Arrays],
+        anew: Callable[[], Arrays],
     ) -> None:
         super().__init__("compute")
         self.user, self.tensors, self.options = user, tensors, options
         self.placement: int | None = None
-        self._behind = behind
+        self._behind, self._anew = behind, anew
         self.rows, count = tensors["input_ids"].shape
         self.prompt = count > 1
         mask, positions = tensors.get("attention_mask"), tensors.get("position_ids")
@@ -106,6 +113,10 @@ class Step(Waiting):
     def joins(self) -> bool:
         """Whether it can be computed together with those of other users."""
         return self._joins and self._behind() is self.tensors
+
+    def begin_anew(self) -> None:
+        """Compute all tokens so far, alone: caches are not what they should be."""
+        self._behind, self._joins, self.options = self._anew, False, {**self.options, "anew": 1}
 
     def order(self) -> tuple[Any, ...]:
         """See `Waiting.order`."""
@@ -222,7 +233,7 @@ class Batcher:
     def answers(self, what: Waiting) -> Sequence[Any]:
         """Wait for them.
 
-        Raises `WorkerError`: a worker died or raised.
+        Raises `WorkerError`: a worker died or raised; `RunError`: the model raised at a `Step`.
         """
         with self._changed:
             self._waiting.append(what)
@@ -330,9 +341,21 @@ class Batcher:
 
     def _deliver(self, flown: _Flying, answers: Sequence[Any]) -> None:
         """Give each thread its part."""
-        for each in flown.whose:
-            each.answers, each.done = answers, True
         steps = [each for each in flown.whose if isinstance(each, Step)]
+        raised = [rank for rank, each in enumerate(answers) if steps and isinstance(each, str)]
+        if raised and len(steps) > 1:  # one of them is the reason, and ends alone
+            for each in reversed(steps):
+                each.begin_anew()
+                self._waiting.appendleft(each)
+            return
+        if raised:
+            found = self.group.raised_error(raised[0], answers[raised[0]])
+            # No `WorkerError`: the worker goes on.
+            what = "the model raised an error, which ends this text alone"
+            self._fail(steps, RunError(what, where=found.where, by=found.by, hint=found.hint))
+            return
+        for waiting in flown.whose:
+            waiting.answers, waiting.done = answers, True
         if not steps:
             return
         self._free_s = time.perf_counter()

@@ -250,6 +250,8 @@ class Generator:
         ------
         WorkerError
             A worker died; the message names it. With `replan` only where nobody is left.
+        RunError
+            The model raised on a worker; other calls go on.
         InfeasibleError
             The workers that are left cannot hold the model.
         UnsupportedError
@@ -340,6 +342,7 @@ class Generator:
         if "decoder_input_ids" in given:
             given["input_ids"] = given.pop("decoder_input_ids")
             encoded = given.pop("encoder_outputs")
+            given.pop("position_ids", None)  # T5 takes any option, and has no positions
             if given.get("attention_mask") is None:
                 given["attention_mask"] = torch.ones(encoded.last_hidden_state.shape[:2])
             if not cache.length:
@@ -373,7 +376,7 @@ class Generator:
             kept = cache.placement in (None, self._batcher.placement)
             return tensors if kept else cache.inputs.arrays
 
-        step = Step(cache.user, tensors, numbers, behind)
+        step = Step(cache.user, tensors, numbers, behind, lambda: cache.inputs.arrays)
         (logits,) = self._batcher.answers(step)
         cache.placement = step.placement
         cache.length += tensors["input_ids"].shape[1]
@@ -385,7 +388,7 @@ class Generator:
 
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         tensors = _arrays({"input_ids": input_ids, "attention_mask": mask})
-        step = Step(next(self._users), tensors, {"encoder": 1}, lambda: tensors)
+        step = Step(next(self._users), tensors, {"encoder": 1}, lambda: tensors, lambda: tensors)
         (found,) = self._batcher.answers(step)
         return BaseModelOutput(last_hidden_state=torch.from_numpy(np.require(found, None, "W")))
 

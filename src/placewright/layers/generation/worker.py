@@ -6,6 +6,9 @@ of the new tokens, by the ways that tensors of placed steps go (`placewright.run
     stage 1, device a           stage 2, device b
          | -- 0: of users 1, 2 --> |     numbered by what a pair has exchanged: several are on
          | -- 1: of user 3 ------> |     their way while either computes
+
+Where a stage raises, its activations are zeros, so that the pair goes on counting alike, and the
+answer is the traceback: that ends one user's text, not the worker.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import gc
 import random
 import statistics
 import time
+import traceback
 import warnings
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -144,7 +148,7 @@ class StageWorker(WorkerProgram):
         rows: Sequence[int],
         tensors: Mapping[str, np.ndarray[Any, Any]],
         options: Mapping[str, int],
-    ) -> np.ndarray[Any, Any] | None:
+    ) -> np.ndarray[Any, Any] | str | None:
         """The next tokens of users; logits from the last stage, shape (rows, kept, vocabulary).
 
         Parameters
@@ -153,28 +157,41 @@ class StageWorker(WorkerProgram):
             One, or several that have one new token each, and rows of each.
         tensors, options
             What the whole model is called with; of several users without a mask. With
-            ``encoder``, that part of it.
+            ``encoder``, that part of it; with ``anew``, without the caches of these users.
+
+        Returns
+        -------
+        array, str or None
+            A traceback where a stage here has raised.
         """
         part = {True: ("encoder",), False: ("", "decoder")}["encoder" in options]
+        if "anew" in options:
+            for user in users:
+                self.forget(user)
         # What is known of messages, and what is logged of them, is of those that were sent before.
         self.exchange.expect(())
         self.exchange.start()
-        answer = None
+        answer: np.ndarray[Any, Any] | None = None
+        failure = ""
         for each in self.placed:
             if each.order.part not in part:
                 continue
-            inputs: dict[str, Any] = {k: v for k, v in options.items() if k != "encoder"}
-            for name, value in tensors.items():
-                inputs[name] = torch.from_numpy(np.require(value, None, "W")).to(each.place)
-                if inputs[name].dtype == torch.bool:  # a mask, as small as it can be
-                    inputs[name] = inputs[name].long()
-            hidden = self._received(each, inputs["input_ids"])
-            found = self._computed(each, users, rows, hidden, inputs)
-            if each.order.following is None:
-                answer = found.float().cpu().numpy()
-            else:
-                self._send(each, found, each.order.following)
-        return answer
+            passed = _activations(each, tensors["input_ids"].shape)
+            hidden = self._received(each, passed)
+            found = None
+            try:
+                found = self._computed(each, users, rows, hidden, _inputs(each, tensors, options))
+                if each.order.following is None:
+                    answer = found.float().cpu().numpy()
+                elif found.shape != passed.shape:
+                    made = tuple(found.shape)
+                    raise ValueError(f"activations of shape {made}, not {passed.shape}")
+            except Exception:
+                failure = failure or traceback.format_exc()
+                found = torch.zeros(passed.shape, dtype=getattr(torch, passed.dtype))
+            if each.order.following is not None:
+                self._send(each, found.to(each.place), each.order.following)
+        return failure or answer
 
     def _computed(
         self,
@@ -265,7 +282,7 @@ class StageWorker(WorkerProgram):
             inputs["position_ids"] = torch.full_like(ids, before)
         else:
             inputs["attention_mask"] = ids.new_ones((1, before + count))
-        spec = _activations(each, ids)
+        spec = _activations(each, ids.shape)
         dtype = getattr(torch, spec.dtype)
         hidden = torch.full(spec.shape, 0.01, dtype=dtype, device=each.place)
         given = None if each.stage.first else hidden
@@ -289,12 +306,12 @@ class StageWorker(WorkerProgram):
         for each in self.placed:
             each.caches.pop(user, None)
 
-    def _received(self, each: _Placed, ids: Tensor) -> Tensor | None:
+    def _received(self, each: _Placed, passed: TensorSpec) -> Tensor | None:
         """Activations of the stage before; ``None`` for the first stage."""
         if each.order.previous is None:
             return None
         pair = each.order.previous, each.device
-        message = self._message(self._taken, pair, _activations(each, ids))
+        message = self._message(self._taken, pair, passed)
         self.exchange.expect([message])
         self.exchange.start()
         if message.way not in (*THROUGH_HOST, "copy"):
@@ -304,7 +321,7 @@ class StageWorker(WorkerProgram):
     def _send(self, each: _Placed, hidden: Tensor, to: int) -> None:
         """Let activations leave for the next stage; this one goes on."""
         hidden = hidden.contiguous()
-        spec = _activations(each, hidden[..., 0])
+        spec = _activations(each, hidden.shape[:2])
         message = self._message(self._sent, (each.device, to), spec)
         self.exchange.send(message, hidden)
         self.exchange.sender.reap(1)  # what is so far back was received long ago
@@ -319,8 +336,20 @@ class StageWorker(WorkerProgram):
         return Message(number, "activations", spec, source, target, way)
 
 
-def _activations(each: _Placed, ids: Tensor) -> TensorSpec:
-    """Those of tokens, shape (rows, tokens, width)."""
-    rows, count = ids.shape
+def _inputs(
+    each: _Placed, tensors: Mapping[str, np.ndarray[Any, Any]], options: Mapping[str, int]
+) -> dict[str, Any]:
+    """What a stage is called with, on its device."""
+    found: dict[str, Any] = {k: v for k, v in options.items() if k not in ("encoder", "anew")}
+    for name, value in tensors.items():
+        found[name] = torch.from_numpy(np.require(value, None, "W")).to(each.place)
+        if found[name].dtype == torch.bool:  # a mask, as small as it can be
+            found[name] = found[name].long()
+    return found
+
+
+def _activations(each: _Placed, tokens: Sequence[int]) -> TensorSpec:
+    """Those of tokens of shape (rows, tokens): shape (rows, tokens, width)."""
+    rows, count = tokens
     width = int(each.stage.decoder.config.hidden_size)
     return TensorSpec((rows, count, width), each.order.dtype, (count * width, width, 1))
