@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from placewright.layers.devicemap.configs import (
     model_from_config,
 )
 from placewright.layers.devicemap.model import FORMATS, LanguageModel, Layer
+from placewright.layers.devicemap.reading import language_model
 from tests.layers.devicemap.models import CONFIGS, LLAMA_8B, LLAMA_70B, S, config
 
 
@@ -154,7 +156,6 @@ def test_parameters_of_an_odd_opt(said: dict[str, Any]) -> None:
     """As OPT-350m: those of transformers' modules, to the last one."""
     pytest.importorskip("transformers")
     from placewright.layers.devicemap.modules import meta_model
-    from placewright.layers.devicemap.reading import language_model
 
     data = config("opt") | said
     module = meta_model(data, "opt")
@@ -173,6 +174,23 @@ def test_a_module_of_one_block() -> None:
     made, other = model_from_module(module, "llama"), read(data)
     assert made.parameters() == other.parameters()
     assert [made.layers[k].name for k in made.blocks] == ["block 0"]
+
+
+@pytest.mark.parametrize("kind", ["nemotron_h", "deepseek_v4", "mamba2"])
+def test_configurations_as_transformers_writes_them(kind: str) -> None:
+    """Blocks that are listed and not counted, several streams of activations, infinities."""
+    transformers = pytest.importorskip("transformers")
+    from placewright.layers.devicemap.modules import meta_model
+
+    own = {"head_dim": 8, "num_heads": 16, "n_groups": 1} if kind == "mamba2" else {}
+    made = transformers.AutoConfig.for_model(kind, **S, **own)
+    data = json.loads(made.to_json_string(use_diff=False))
+    module = meta_model(data, kind)
+    assert module is not None
+    found = language_model(data)
+    assert found.parameters() == sum(x.numel() for x in module.parameters())
+    assert len([*found.blocks]) == 4
+    assert found.hidden == S["hidden_size"] * data.get("hc_mult", 1)
 
 
 def test_too_many_blocks_are_refused() -> None:

@@ -15,7 +15,13 @@ import torch
 from benchmarks.generation import ARCHITECTURES, small_model
 
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.errors import InputError, RunError, UnknownNameError, UnsupportedError
+from placewright.errors import (
+    InputError,
+    RunError,
+    UnknownNameError,
+    UnsupportedError,
+    WorkerError,
+)
 from placewright.layers.devicemap.device_map import device_map
 from placewright.layers.devicemap.text import Draw
 from placewright.layers.generation.generator import Generator, generating
@@ -214,6 +220,24 @@ OTHERS: dict[str, dict[str, Any]] = {
         "attention_types": [[["global", "local"], 2]],
     },
     "mamba": {"hidden_size": 32, "num_hidden_layers": 4, "state_size": 8},
+    "mamba2": {
+        "hidden_size": 32,
+        "num_hidden_layers": 4,
+        "state_size": 8,
+        "head_dim": 8,
+        "num_heads": 8,
+        "n_groups": 1,  # and a limit that is infinite
+    },
+    "olmo_hybrid": SIZES,  # attention in its last layer only
+    "jamba": SIZES
+    | {
+        "attn_layer_period": 2,  # computed from a layer's number
+        "attn_layer_offset": 1,
+        "num_experts": 2,
+        "num_experts_per_tok": 1,
+        "use_mamba_kernels": False,
+    },
+    "deepseek_v4": SIZES,  # four streams of activations
 }
 
 
@@ -234,7 +258,7 @@ ROUNDING = {"atol": 1e-4, "rtol": 1e-3}
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_models_that_keep_or_number_other_things(kind: str) -> None:
-    """Positions by a mask, layers by another name, states that have no tokens."""
+    """Positions by a mask, layers by another name or of other kinds, states without tokens."""
     model = sized(kind, **OTHERS[kind])
     ranges = {"a": (0, 1), "b": (1, 2), "c": (2, 4)}
     with Generator(model, ranges, THREE, Local(driven_by=(0, 0, 0))) as placed:
@@ -573,6 +597,28 @@ def test_models_that_workers_would_make_otherwise(change: Callable[[Any], None])
     change(model)
     with pytest.raises(UnsupportedError, match=CHANGED[change]):
         Generator(model, {"a": (0, 4)}, THREE)
+
+
+APART: dict[str, tuple[dict[str, Any], str]] = {
+    "recurrent_gemma": (SIZES | {"lru_width": 32, "head_dim": 8}, "conv1d_state: a module keeps"),
+    "zamba2": (
+        SIZES
+        | {"num_hidden_layers": 6, "layers_block_type": ["mamba", "mamba", "hybrid"] * 2}
+        | {"mamba_d_state": 8, "n_mamba_heads": 8, "mamba_headdim": 8, "mamba_ngroups": 1},
+        "argument 1: a layer reads what is computed before the first one",
+    ),
+    "minimax": (SIZES | {"num_local_experts": 2}, "cannot be computed apart.*cache of its own"),
+}
+
+
+@pytest.mark.parametrize("kind", APART)
+def test_models_whose_layers_need_each_other(kind: str) -> None:
+    """At the start, by what they read or keep: some gave other tokens."""
+    sizes, words = APART[kind]
+    count = sizes["num_hidden_layers"]
+    ranges = {"a": (0, count - 3), "b": (count - 3, count)}
+    with pytest.raises(WorkerError, match=words), Generator(sized(kind, **sizes), ranges, THREE):
+        pass
 
 
 def test_models_that_it_cannot_cut(tmp_path: Path) -> None:

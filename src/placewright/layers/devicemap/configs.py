@@ -7,7 +7,7 @@ classes. Tests compare the parameters of every module with those of real models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -60,7 +60,7 @@ class Config:
 
         Raises `InputError`: it is not stated, or more than `MOST_BLOCKS`.
         """
-        found = self.size(*(keys or DEPTH))
+        found = self.size(*(keys or DEPTH), default=len(self.kinds) or None)
         if found > MOST_BLOCKS:
             raise InputError(
                 "has more blocks than any model that is known",
@@ -69,6 +69,12 @@ class Config:
                 hint="give the config.json of the model as it was published",
             )
         return found
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """Of its blocks where it lists them: some list them and do not state how many."""
+        found = (self.data.get(key) for key in ("layer_types", "layers_block_type"))
+        return next((tuple(map(str, each)) for each in found if isinstance(each, list | tuple)), ())
 
     def flag(self, written: bool | str, default: bool = False) -> bool:
         """A constant, or what stands under this key."""

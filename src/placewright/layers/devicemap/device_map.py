@@ -131,14 +131,13 @@ def _measured(problem: MapProblem, model: Any, engine: str) -> LayerTimes:
     Raises `UnsupportedError`: it is no model of transformers, or workers cannot compute with it.
     """
     from placewright.layers.generation.layer_timer import MOST_BLOCKS, time_layers
+    from placewright.layers.generation.model_folder import configured
 
     _demand_computed(problem)
     config = getattr(model, "config", model)
     if isinstance(config, str | os.PathLike | Mapping):
-        from transformers import AutoConfig
-
         known = config if isinstance(config, Mapping) else read_data(config_file(str(config)))[0]
-        config = AutoConfig.for_model(**known)
+        config = configured(known)
     blocks = problem.model.blocks
     room = [
         sum(problem.need_bytes(blocks[0], b + 1) <= capacity for b in blocks[:MOST_BLOCKS])

@@ -22,6 +22,7 @@ from placewright.layers.devicemap.configs import (
     published_form,
 )
 from placewright.layers.devicemap.model import LanguageModel, Layer
+from placewright.layers.generation.model_folder import configured
 
 _TOWER = re.compile(r"vision|visual|tower|audio|speech|image", re.I)
 _EXPERTS = re.compile(r"(^|\.)experts(\.|$)")
@@ -44,7 +45,8 @@ def model_from_module(module: nn.Module, name: str) -> LanguageModel:
         )
     maker = _Maker(module, text, lists)
     layers = list(maker.layers())
-    hidden = text.size(*HIDDEN, default=maker.width())
+    streams = text.size("hc_mult", default=1)  # of DeepSeek V4
+    hidden = text.size(*HIDDEN, default=maker.width()) * streams
     longest = text.size(*POSITIONS, default=2**31 - 1)
     return LanguageModel(
         name,
@@ -66,20 +68,17 @@ def meta_model(data: Mapping[str, Any], where: str) -> nn.Module | None:
         import torch
         from transformers import (
             CONFIG_MAPPING,
-            AutoConfig,
             AutoModelForCausalLM,
             AutoModelForImageTextToText,
             AutoModelForSeq2SeqLM,
         )
     except ModuleNotFoundError:
         return None
-    stated = dict(data)
-    kind = str(stated.pop("model_type", ""))
-    if kind not in CONFIG_MAPPING:
+    if str(data.get("model_type", "")) not in CONFIG_MAPPING:
         return None
     kinds = (AutoModelForImageTextToText, AutoModelForCausalLM, AutoModelForSeq2SeqLM)
     try:
-        config = AutoConfig.for_model(kind, **stated)
+        config = configured(data)
         made = [each for each in kinds if type(config) in each._model_mapping]
         if not made:
             return None
@@ -233,9 +232,8 @@ def _first(config: Config, *keys: str) -> int:
 
 def _cache(config: Config) -> tuple[int, int]:
     """Elements of keys and values per token, and heads x (key + value)."""
-    if not any(config.data.get(key) for key in HEADS) or not any(
-        config.data.get(key) for key in DEPTH
-    ):
+    depth = config.kinds or any(config.data.get(key) for key in DEPTH)
+    if not depth or not any(config.data.get(key) for key in HEADS):
         return 0, 0
     heads, d = config.size(*HEADS), config.size(*HIDDEN)
     shared = config.size("num_key_value_heads", default=heads)
@@ -250,14 +248,14 @@ def _cache(config: Config) -> tuple[int, int]:
 
 
 def _kind(config: Config, k: int) -> str:
-    kinds = config.data.get("layer_types")
-    known = isinstance(kinds, list | tuple) and k < len(kinds)
-    return str(kinds[k]) if known else "full_attention"  # type: ignore[index]
+    kinds = config.kinds
+    return kinds[k] if k < len(kinds) else "full_attention"
 
 
 def _has_attention(config: Config, k: int) -> bool:
     """Not so blocks with a state of fixed size (Mamba, linear attention)."""
-    return "attention" in _kind(config, k) and "linear" not in _kind(config, k)
+    kind = _kind(config, k)
+    return ("attention" in kind and "linear" not in kind) or kind == "hybrid"
 
 
 def _window(config: Config, k: int) -> int:

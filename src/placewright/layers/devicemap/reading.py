@@ -124,7 +124,7 @@ def _from_data(data: Any, where: str, name: str) -> LanguageModel:
 def _by_transformers(data: Mapping[str, Any], where: str, name: str, kind: str) -> LanguageModel:
     """Counted in the modules that transformers makes on the meta device."""
     for part in (Config(data, where), Config(data, where).part("text_config")):
-        if any(key in part.data for key in DEPTH):
+        if part.kinds or any(key in part.data for key in DEPTH):
             part.depth()
             break
     else:

@@ -27,11 +27,38 @@ CHUNK = 128
 """Tokens for which there is room at most, and after which all are copied once."""
 
 
-def growing_cache(config: Any) -> Any:
-    """Keys and values of no token yet, for the layers of a configuration of transformers."""
-    cache = DynamicCache(config=config)
-    cache.layers = [_growing(layer) for layer in cache.layers]
-    return cache
+class GrowingCache(DynamicCache):
+    """Keys and values, or states of other kinds, of some layers of a model.
+
+    Attributes
+    ----------
+    seen
+        Tokens before these: layers without attention do not count them.
+    rotations
+        What modules that rotate by length have noted of this text.
+    """
+
+    def __init__(self, config: Any, start: int, end: int | None) -> None:
+        super().__init__(config=config)
+        self.layers = [_growing(layer) for layer in self.layers[start:end]]
+        self.seen, self.rotations = 0, list[dict[str, Any]]()
+        self._attends = any(hasattr(layer, "get_seq_length") for layer in self.layers)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens before these."""
+        return int(super().get_seq_length(layer_idx)) if self._attends else self.seen
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Tokens that are seen, and the first of them."""
+        if not self._attends:
+            return self.seen + query_length, 0
+        found: tuple[int, int] = super().get_mask_sizes(query_length, layer_idx)
+        return found
+
+
+def growing_cache(config: Any, start: int = 0, end: int | None = None) -> GrowingCache:
+    """Of no token yet, for layers [start, end) of a whole model's configuration."""
+    return GrowingCache(config, start, end)
 
 
 def _growing(layer: Any) -> Any:

@@ -6,7 +6,7 @@ and nobody is asked whether to, nothing is fetched, and what is no regular file 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,25 @@ def from_folder(loader: Any, folder: Path) -> Any:
         # Without a word on `trust_remote_code` transformers asks on the terminal, and imports what
         # is in the folder where the answer is yes.
         return loader.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+
+
+def configured(values: Mapping[str, Any]) -> Any:
+    """The configuration of transformers that a ``config.json`` states, infinite numbers too.
+
+    Raises what transformers raises: a value is wrong, or there is no such ``model_type``.
+    """
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(**{name: _with_infinities(x) for name, x in values.items()})
+
+
+def _with_infinities(value: Any) -> Any:
+    """A value of JSON, in which transformers writes ``{"__float__": "Infinity"}``."""
+    if isinstance(value, Mapping):
+        if value.keys() == {"__float__"}:
+            return float(value["__float__"])
+        return {name: _with_infinities(x) for name, x in value.items()}
+    return [_with_infinities(x) for x in value] if isinstance(value, list) else value
 
 
 def check_files(folder: Path) -> None:

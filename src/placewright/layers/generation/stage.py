@@ -10,6 +10,7 @@ ends. Its weights come from a model in this process, a folder, or are random num
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import logging
@@ -17,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 
 from placewright.errors import InputError, UnsupportedError
 from placewright.io.tensor_files import DTYPES, StoredTensor, stored_tensors
-from placewright.layers.generation.model_folder import CONFIG, from_folder, refusing
+from placewright.layers.generation.model_folder import CONFIG, configured, from_folder, refusing
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class _Passed(Exception):  # noqa: N818 - no error
 
 
 class _NotHere(nn.Module):
-    """In place of an embedding of tokens: zeros, which nobody reads."""
+    """In place of an embedding of tokens: no numbers, which nobody may read (`Stage.checked`)."""
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -79,7 +80,8 @@ class _NotHere(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Shape (..., width)."""
-        return torch.zeros(*ids.shape, self.width, dtype=self.dtype, device=ids.device)
+        shape = (*ids.shape, self.width)
+        return torch.full(shape, torch.nan, dtype=self.dtype, device=ids.device)
 
 
 class _NoPositions(_NotHere):
@@ -87,7 +89,7 @@ class _NoPositions(_NotHere):
 
     def forward(self, ids: Tensor, *rest: Any, **named: Any) -> Tensor:
         """Shape (1, 1, width): to be added to any tokens."""
-        return torch.zeros(1, 1, self.width, dtype=self.dtype, device=ids.device)
+        return torch.full((1, 1, self.width), torch.nan, dtype=self.dtype, device=ids.device)
 
 
 def skeleton(config: str, dtype: str, attention: str) -> Any:
@@ -96,12 +98,11 @@ def skeleton(config: str, dtype: str, attention: str) -> Any:
     Raises `UnsupportedError`: transformers has no such language model, or one whose layers are not
     in one list.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    values = json.loads(config)
-    kind = values.pop("model_type", "")
+    values = {"model_type": ""} | json.loads(config)
     try:
-        found = AutoConfig.for_model(kind, **values)
+        found = configured(values)
         made: Any = AutoModelForSeq2SeqLM if found.is_encoder_decoder else AutoModelForCausalLM
         with torch.device("meta"), _quiet():
             model = made.from_config(
@@ -111,7 +112,7 @@ def skeleton(config: str, dtype: str, attention: str) -> Any:
         lines = str(error).strip().splitlines() or [""]
         raise UnsupportedError(
             "tokens come from language models of transformers",
-            where=f"model type {kind!r:.60}",
+            where=_kind(values),
             by=f"{type(error).__name__}: {lines[0][:200]}",
             hint="export the map, and run it by another program",
         ) from None
@@ -119,10 +120,15 @@ def skeleton(config: str, dtype: str, attention: str) -> Any:
     if cache_name() not in inspect.signature(model.forward).parameters:
         raise UnsupportedError(
             "the model keeps no keys and values in a cache of transformers",
-            where=f"model type {kind!r:.60}",
+            where=_kind(values),
             hint="generate in one process",
         )
     return model.eval()
+
+
+def _kind(values: Mapping[str, Any]) -> str:
+    """How messages name an architecture."""
+    return f"model type {values['model_type']!r:.60}"
 
 
 def layer_counts(model: Any) -> dict[str, int]:
@@ -173,6 +179,31 @@ def layer_list(stack: Any) -> tuple[Any, str]:
     )
 
 
+KINDS = ("layer_types", "layers_block_type")
+"""Kinds of layers in configurations of transformers: fields, or computed from a layer's number."""
+
+
+def _cut_config(config: Any, order: StageOrder) -> None:
+    """Let a configuration be of the layers of a stage, which are counted from 0."""
+    names = {config.attribute_map.get(name, name) for name in KINDS}
+    known = {name: getattr(config, name, None) for name in names}
+    config.num_hidden_layers = order.end - order.start
+    for name, kinds in known.items():
+        if kinds is None or len(kinds) != order.layers:
+            continue
+        own = list(kinds[order.start : order.end])
+        if isinstance(getattr(type(config), name, None), property):
+            fixed = property(partial(_always, own))
+            config.__class__ = type(type(config).__name__, (type(config),), {name: fixed})
+        else:
+            setattr(config, name, own)
+
+
+def _always(value: Any, config: Any) -> Any:
+    """A property's value, of any object."""
+    return value
+
+
 class Stage:
     """Layers [start, end) of a model.
 
@@ -195,6 +226,8 @@ class Stage:
         self.tied = dict(getattr(self.model, "all_tied_weights_keys", None) or {})
         prefix = next(n for n, module in self.model.named_modules() if module is decoder)
         self._path, self._start = f"{prefix}.{name}." if prefix else f"{name}.", order.start
+        # Which layers keep what follows in some models from their number in the whole one.
+        self._config, self._own = copy.deepcopy(decoder.config), (order.start, order.end)
         self._cut(decoder, name, order)
         self._hidden: Tensor | None = None
         layers = getattr(decoder, name)
@@ -219,11 +252,8 @@ class Stage:
             for number in ("layer_idx", "layer_id"):
                 if isinstance(getattr(module, number, None), int):
                     setattr(module, number, getattr(module, number) - order.start)
-        for config in (decoder.config, self.model.config):
-            config.num_hidden_layers = order.end - order.start
-            types = getattr(config, "layer_types", None)
-            if types is not None and len(types) == order.layers:
-                config.layer_types = list(types[order.start : order.end])
+        for config in {id(each): each for each in (decoder.config, self.model.config)}.values():
+            _cut_config(config, order)
         dtype = getattr(torch, order.dtype)
         words = decoder.get_input_embeddings()
         for child_name, child in list(decoder.named_children()):
@@ -330,7 +360,7 @@ class Stage:
 
         if self.part == "encoder":
             return None
-        own = growing_cache(self.decoder.config)
+        own = growing_cache(self._config, *self._own)
         own.rotations = self._fresh
         if self.part:  # those of what the encoder gave do not grow
             return EncoderDecoderCache(own, DynamicCache(config=self.decoder.config))
@@ -346,17 +376,61 @@ class Stage:
         self._hidden = hidden
         try:
             if self.part == "encoder":
-                encoded: Tensor = self.decoder(**inputs).last_hidden_state
-                return encoded
+                found: Tensor = self.decoder(**inputs).last_hidden_state
+                return found
             given = self._of_part(inputs) if self.part else inputs
             with self._rotations(keys):
-                output = self.model(**given, **{cache_name(): keys}, use_cache=True)
+                found = self.model(**given, **{cache_name(): keys}, use_cache=True).logits
         except _Passed as passed:
             return passed.hidden
         finally:
             self._hidden = None
-        found: Tensor = output.logits
+            if hasattr(keys, "seen"):
+                keys.seen += inputs["input_ids"].shape[1]
         return found
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Refuse, while it computes for the first time, a model that cannot be cut here.
+
+        Raises `UnsupportedError`: a layer reads more than the activations before it, or keeps what
+        it computes in a module, where that of several users would mix: a cache is one user's; or
+        the model raises.
+        """
+        layers = getattr(*layer_list(self.decoder))
+        watched = [] if self.first else layers
+        watches = [x.register_forward_pre_hook(_alone, with_kwargs=True) for x in watched]
+        before = self._held()
+        try:
+            yield
+        except UnsupportedError:
+            raise
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [""]
+            raise UnsupportedError(
+                "some of the model's layers cannot be computed apart from the others",
+                where=type(self.model).__name__,
+                by=f"{type(error).__name__}: {lines[0][:200]}",
+                hint="give all layers to one device, or generate in one process",
+            ) from error
+        finally:
+            for watch in watches:
+                watch.remove()
+        for name, kept in self._held().items():
+            if before.get(name) is not kept:
+                raise UnsupportedError(
+                    "a module keeps what it computes for the next token",
+                    where=name,
+                    by="workers have one for all users",
+                    hint="generate in one process",
+                )
+
+    @property
+    def passed(self) -> tuple[int, ...]:
+        """Shape of a token's activations between layers, of several streams in some models."""
+        streams = getattr(self.decoder.config, "hc_mult", None)
+        width = int(self.decoder.config.hidden_size)
+        return (streams, width) if streams else (width,)
 
     @contextmanager
     def _rotations(self, keys: Any) -> Iterator[None]:
@@ -371,6 +445,16 @@ class Stage:
             yield
         finally:
             keys.rotations = [_noted(module) for module in self._growing]
+
+    def _held(self) -> dict[str, Tensor]:
+        """Tensors that modules hold beside parameters and buffers; tables of angles are known."""
+        return {
+            f"{path}.{name}": value
+            for path, module in self.model.named_modules()
+            if not _ropes(module)
+            for name, value in vars(module).items()
+            if isinstance(value, Tensor)
+        }
 
     def _of_part(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Inputs of a decoder behind an encoder.
@@ -416,6 +500,18 @@ class Stage:
 
     def _passed(self, module: nn.Module, args: Any, output: Any) -> None:
         raise _Passed(output[0] if isinstance(output, tuple) else output)
+
+
+def _alone(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse a layer that gets more of the embeddings than the activations before it."""
+    for name, value in (*enumerate(args[1:], 1), *kwargs.items()):
+        given = isinstance(value, Tensor) and value.is_floating_point()
+        if given and name != "hidden_states" and bool(value.isnan().any()):
+            raise UnsupportedError(
+                "a layer reads what is computed before the first one, on another device",
+                where=f"{type(module).__name__}: argument {name}",
+                hint="give all layers to one device",
+            )
 
 
 def rotates_by_length(model: Any) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
 import random
 import statistics
 import time
@@ -137,7 +138,13 @@ class StageWorker(WorkerProgram):
         if not given:
             tensors = dict(stage.random_tensors())
         stage.load(tensors, place)
-        self.placed.append(_Placed(stage, asked, device, place))
+        placed = _Placed(stage, asked, device, place)
+        self.placed.append(placed)
+        if not asked.part:
+            with stage.checked():
+                self._of_nobody(placed, [-1], 1, 0)
+            placed.caches.clear()
+            placed.spent_s.clear()
         held = (*stage.model.parameters(), *stage.model.buffers())
         return sum({each.data_ptr(): each.nbytes for each in held}.values())  # tied ones once
 
@@ -349,7 +356,7 @@ def _inputs(
 
 
 def _activations(each: _Placed, tokens: Sequence[int]) -> TensorSpec:
-    """Those of tokens of shape (rows, tokens): shape (rows, tokens, width)."""
-    rows, count = tokens
-    width = int(each.stage.decoder.config.hidden_size)
-    return TensorSpec((rows, count, width), each.order.dtype, (count * width, width, 1))
+    """Those of tokens of shape (rows, tokens): shape (rows, tokens, ...), see `Stage.passed`."""
+    shape = (*tokens, *each.stage.passed)
+    strides = tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
+    return TensorSpec(shape, each.order.dtype, strides)
