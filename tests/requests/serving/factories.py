@@ -226,6 +226,28 @@ def damped() -> Function:
     return lambda inputs: inputs["x"] / np.float32(100 if np.abs(inputs["x"]).max() > 50 else 1)
 
 
+def shares_of_whole() -> Function:
+    """Whole numbers as shares of the batch's largest."""
+    return lambda inputs: (inputs["x"] / max(1, inputs["x"].max())).astype(np.float32)
+
+
+def small_beside_large() -> Function:
+    """A score less the mean of the batch, beside large numbers of a row."""
+
+    def found(inputs: dict[str, Any]) -> Any:
+        score = np.clip(np.nan_to_num(inputs["x"][:, :1]), -2, 2)
+        score -= score.mean(0)
+        return np.concatenate([20000 * inputs["x"][:, :3], score], 1)
+
+    return found
+
+
+def in_turns() -> Function:
+    """Three models that take turns."""
+    turn = itertools.cycle((1, 2, 3))
+    return lambda inputs: inputs["x"] * next(turn)
+
+
 def spreads_nan() -> Function:
     """NaN of one row reaches the others."""
     return lambda inputs: inputs["x"] + 0 * inputs["x"].sum(0)

@@ -93,6 +93,7 @@ def test_right_functions_share_batches(name: str, tmp_path: Path) -> None:
         ("running_mean", FLOATS, "differs between two calls"),
         ("hidden_state", FLOATS, "differs between two calls"),
         ("drawn", FLOATS, "differs between two calls"),
+        ("in_turns", FLOATS, "differs between two calls"),
         ("softmax", FLOATS, "depends on the other rows"),
         ("softmax_of_positive", FLOATS, "depends on the other rows"),
         ("centred_not_finite", FLOATS, "depends on the other rows"),
@@ -115,6 +116,7 @@ def test_functions_of_more_than_a_row_are_refused(
         ("quantised", FLOATS),
         ("damped", FLOATS),
         ("spreads_nan", FLOATS),
+        ("small_beside_large", FLOATS),
     ],
 )
 def test_rows_that_others_change_a_little_are_computed_alone(
@@ -124,6 +126,25 @@ def test_rows_that_others_change_a_little_are_computed_alone(
     made = family(tmp_path, name, outputs=outputs)
     assert "depends on the other rows" in checked(made)
     assert checked(made, most=1) == ""
+
+
+@pytest.mark.parametrize("datatype", ["INT64", "UINT8"])
+def test_rows_of_whole_numbers_that_others_change_are_computed_alone(
+    datatype: str, tmp_path: Path
+) -> None:
+    """Numbers of 0 and 1, which are places in most tables, have the same largest in all rows."""
+    takes = {"x": {"datatype": datatype, "shape": [-1, 4]}}
+    made = family(tmp_path, "shares_of_whole", inputs=takes)
+    assert "depends on the other rows" in checked(made)
+
+
+@pytest.mark.parametrize("most", range(1, 8))
+def test_models_that_take_turns_are_found_whatever_the_largest_batch(
+    most: int, tmp_path: Path
+) -> None:
+    """The number of calls between two of a row is no multiple of their number for all of them."""
+    with pytest.raises(InputError, match="differs between two calls"):
+        checked(family(tmp_path, "in_turns"), most)
 
 
 def test_functions_that_draw_random_numbers_say_so(tmp_path: Path) -> None:

@@ -315,6 +315,69 @@ def test_what_would_be_wrong_is_refused_at_the_start() -> None:
     assert "inputs differ in their first dimension" in started(table, FamilyLayout())
 
 
+def reduced(kind: str, datatype: int = FLOAT) -> bytes:
+    """The largest number of a row, its place, or the like."""
+    whole = INT if kind == "ArgMax" else datatype
+    how = {"axis": 1} if kind == "ArgMax" else {"axes": [1]}
+    made = onnx.ModelProto.FromString(
+        model_of(
+            [node(kind, "x", "y", keepdims=1, **how)],
+            {"x": (datatype, ["n", "length"])},
+            {"y": (whole, ["n", 1])},
+        )
+    )
+    made.opset_import[0].version = 17  # axes as an attribute
+    data: bytes = made.SerializeToString()
+    return data
+
+
+@pytest.mark.parametrize("kind", ["ReduceMax", "ReduceMin", "ArgMax"])
+def test_padding_that_only_some_numbers_feel_is_found(kind: str) -> None:
+    """The largest of numbers below 0 is that of the padding."""
+    layout = FamilyLayout({"length": (4, 8)}, padding=True)
+    assert "padded inputs have other outputs" in started(reduced(kind), layout)
+
+
+def test_padding_by_a_number_that_none_exceeds_is_no_other_input() -> None:
+    """As a value of an own says it."""
+    layout = FamilyLayout({"length": (4, 8)}, padding={"x": -1e30})
+    assert started(reduced("ReduceMax"), layout) == ""
+    assert started(reduced("ReduceMax", INT), FamilyLayout({"length": (4,)}, padding=True)) == ""
+
+
+def masked_mean() -> bytes:
+    """The mean of what a mask does not leave out."""
+    nodes = [
+        node("Not", "padding_mask", "kept"),
+        node("Cast", "kept", "k", to=FLOAT),
+        node("Mul", "x k", "own"),
+        node("ReduceSum", "own axes", "total", keepdims=1),
+        node("ReduceSum", "k axes", "count", keepdims=1),
+        node("Div", "total count", "mean"),
+    ]
+    inputs = {"x": (FLOAT, ["n", "length"]), "padding_mask": (TensorProto.BOOL, ["n", "length"])}
+    return model_of(nodes, inputs, {"mean": (FLOAT, ["n", 1])}, axes=ROWS["axes"])
+
+
+def test_masks_that_say_what_is_padding_are_drawn_without_it() -> None:
+    """Such a mask is padded by 1; by 0 its padding counts."""
+    layout = FamilyLayout({"length": (4, 8)}, padding={"padding_mask": 1})
+    assert started(masked_mean(), layout) == ""
+    layout = FamilyLayout({"length": (4, 8)}, padding=True)
+    assert "padded inputs have other outputs" in started(masked_mean(), layout)
+
+
+def test_outputs_of_unequal_shapes_are_compared() -> None:
+    """Random images have unequal numbers of boxes."""
+    numbered = model_of(
+        [node("NonZero", "x", "places"), node("Transpose", "places", "found")],
+        {"x": (TensorProto.BOOL, [1, 9])},
+        {"found": (INT, ["found", 2])},
+    )
+    assert started(numbered, FamilyLayout(whole=True)) == ""
+    assert started(detector(), FamilyLayout(whole=True)) == ""
+
+
 def external(folder: Path) -> Path:
     """A family whose model keeps its weights in a file beside it."""
     made = onnx.ModelProto.FromString(product("n"))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -32,8 +33,12 @@ INFLUENCE = 0.1
 ROUNDING, ROUNDING_OF_HALF = 2.4e-4, 2.2e-2
 """Shares of an output's largest value, the second of numbers of 16 bits."""
 
-LARGE = 1e4
-"""By which a row is multiplied that others should not feel."""
+LARGE, LARGE_WHOLE = 1e4, 100
+"""By which a row is multiplied that others should not feel, and its numbers where they are whole:
+every datatype and most tables have such a one."""
+
+LEAST_ROUNDING = 0.1
+"""Share of the rounding of an output's largest value that is one of small values beside it, too."""
 
 Row = tuple[Array, ...]
 Make = Callable[[TensorSpec, tuple[int, ...]], Array]
@@ -85,43 +90,61 @@ class RowCheck:
             return "random rows cannot be computed, so that batches cannot be compared"
         batches = list(self._batches(rows))
         together = [await self.compute(batch.rows) for batch in batches]
-        # After all others: what a model keeps of them shows.
-        again = [await self.compute([row]) for row in rows]
-        self._demand_same(own, [self._answer(each) for each in again if not each.error])
+        # After all others: what a model keeps of them shows. The first row three times, of which
+        # models that take turns among answers give two at least.
+        again = [await self.compute([row]) for row in (*rows, *rows[:1] * 2)]
+        answers = [self._answer(each) for each in again if not each.error]
+        self._demand_same([*own, *own[:1] * 2], answers)
         pairs = zip(batches, together, strict=True)
         return next(filter(None, (self._influence(own, *pair) for pair in pairs)), "")
 
     async def check_padding(self) -> None:
         """Raise `InputError` where outputs change with the padding of inputs."""
-        make = normal(np.random.default_rng(0))
-        for sizes in self.made.shorter():
-            shapes = [self.made.row_shape(spec, sizes) for spec in self.made.inputs]
-            short = tuple(map(make, self.made.inputs, shapes))
+        if self.made.layout.random:
+            return
+        for sizes, kind in product(self.made.shorter(), (normal, opposite, positive)):
+            short = self._row(kind(np.random.default_rng(0)), sizes, padded=True)
             plain = await self.compute([short])
             padded = await self.compute([self.made.padded(short)])
-            if not (plain.error or padded.error):
-                break
-        else:
-            return  # it takes some sizes only, or no random numbers
-        cut = self.made.cut(padded.outputs, sizes)
-        for spec, one, other in zip(self.made.outputs, plain.outputs, cut, strict=True):
-            if not self.made.layout.random and _difference(spec, [one], [other]):
-                raise InputError(
-                    "padded inputs have other outputs than those that are not padded",
-                    where=f"{self.where}, {self.made.label}",
-                    by=f"output {spec.name!r} of inputs of {sizes}",
-                    hint="give padding the values by which the model knows it (padding: {mask: "
-                    "0}), export it with a mask, or leave padding out and serve exact sizes",
-                )
+            if plain.error or padded.error:
+                continue  # it takes some sizes only, or no such numbers
+            cut = self.made.cut(padded.outputs, sizes)
+            for spec, one, other in zip(self.made.outputs, plain.outputs, cut, strict=True):
+                if _difference(spec, [one], [other]):
+                    raise InputError(
+                        "padded inputs have other outputs than those that are not padded",
+                        where=f"{self.where}, {self.made.label}",
+                        by=f"output {spec.name!r} of inputs of {sizes}",
+                        hint="give padding the values by which the model knows it (padding: "
+                        "{mask: 0}), export it with a mask, or leave padding out and serve exact "
+                        "sizes",
+                    )
 
     async def _singly(self) -> tuple[list[Row], list[Row]]:
         """Random rows and their answers, of the first kind of numbers that the model takes."""
         for make in (normal(np.random.default_rng(0)), positive(np.random.default_rng(0))):
-            rows = [self.made.example(make) for _ in range(min(TOGETHER, self.most))]
+            rows = [self._row(make) for _ in range(min(TOGETHER, self.most))]
             own = [await self.compute([row]) for row in rows]
             if not any(each.error for each in own):
                 return rows, [self._answer(each) for each in own]
         return [], []
+
+    def _row(
+        self, make: Make, sizes: Mapping[str, int] | None = None, *, padded: bool = False
+    ) -> Row:
+        """A random row; one that is `padded` has no whole number that padding has."""
+
+        def made(spec: TensorSpec) -> Array:
+            value = make(spec, self.made.row_shape(spec, sizes))
+            fill = self.made.layout.fill(spec.name)
+            if "mask" in spec.name.lower() and spec.datatype != "BYTES":
+                # One that keeps nothing is never sent.
+                return np.full_like(value, fill != 1)
+            if padded and spec.dtype.kind in "iu":
+                return np.where(value == fill, value + 1, value).astype(spec.dtype)
+            return value
+
+        return tuple(map(made, self.made.inputs))
 
     def _answer(self, computed: Computed) -> Row:
         """The outputs of a row that was computed alone."""
@@ -138,11 +161,12 @@ class RowCheck:
         for size in range(max(count + 1, self.most - 1), self.most + 1):
             places = {k: k % count for k in range(size)}
             yield _Batch([rows[k] for k in places.values()], places)
-        numbers = [spec.dtype.kind == "f" for spec in self.made.inputs]
-        for factor in (LARGE, math.nan) if any(numbers) else ():
-            pairs = zip(rows[1], numbers, strict=True)
-            other = tuple(_times(x, factor) if number else x for x, number in pairs)
-            yield _Batch([rows[0], other], {0: 0}, must=False)
+        for kinds, others in (("f", _large), ("f", _nan), ("iu", _large_whole)):
+            chosen = [spec.dtype.kind in kinds for spec in self.made.inputs]
+            if any(chosen):
+                pairs = zip(rows[1], chosen, strict=True)
+                other = tuple(others(x) if one else x for x, one in pairs)
+                yield _Batch([rows[0], other], {0: 0}, must=False)
 
     def _demand_same(self, own: Sequence[Row], again: Sequence[Row]) -> None:
         """Raise `InputError` where rows have other answers than before, or one has none."""
@@ -209,13 +233,19 @@ WORDS = ("0", "1", "a word", "a few more words, of which one is longer")
 
 
 def normal(rng: np.random.Generator) -> Make:
-    """Makes tensors of random numbers, of 0 and 1 where these are whole, or of random texts.
-
-    Of 1 alone where they are called masks: one that keeps nothing is never sent.
-    """
+    """Makes tensors of random numbers, of 0 and 1 where these are whole, or of random texts."""
     return _random(
         rng.standard_normal,
         lambda size: np.asarray(rng.integers(0, 2, size=size)),
+        lambda size: np.asarray(rng.choice(WORDS, size=size)),
+    )
+
+
+def opposite(rng: np.random.Generator) -> Make:
+    """As `normal`, of the other sign; whole numbers, which may be places in tables, from 0 to 3."""
+    return _random(
+        lambda size: -rng.standard_normal(size),
+        lambda size: np.asarray(rng.integers(0, 4, size=size)),
         lambda size: np.asarray(rng.choice(WORDS, size=size)),
     )
 
@@ -235,17 +265,23 @@ def _random(
     def make(spec: TensorSpec, shape: tuple[int, ...]) -> Array:
         if spec.datatype == "BYTES":
             return texts(size=shape).astype(object)
-        if "mask" in spec.name.lower():
-            return np.ones(shape, spec.dtype)
         return (numbers if spec.dtype.kind == "f" else whole)(size=shape).astype(spec.dtype)
 
     return make
 
 
-def _times(value: Array, factor: float) -> Array:
+def _large(value: Array) -> Array:
     with np.errstate(over="ignore"):
-        found: Array = (value * factor).astype(value.dtype)
+        found: Array = (value * LARGE).astype(value.dtype)
     return found
+
+
+def _nan(value: Array) -> Array:
+    return np.full_like(value, math.nan)
+
+
+def _large_whole(value: Array) -> Array:
+    return np.full_like(value, LARGE_WHOLE)
 
 
 def _difference(spec: TensorSpec, ones: Sequence[Array], others: Sequence[Array]) -> float:
@@ -253,21 +289,27 @@ def _difference(spec: TensorSpec, ones: Sequence[Array], others: Sequence[Array]
 
     ``inf`` where they differ otherwise: in shape, in what is not finite, in labels.
     """
-    if [x.shape for x in ones] != [x.shape for x in others]:
+    shapes = [x.shape for x in ones]
+    if shapes != [x.shape for x in others]:
         return math.inf
-    one, other = (np.concatenate([x.reshape(-1) for x in each]) for each in (ones, others))
+    # Rows of unequal shapes have no places in common.
+    joined = np.stack if len(set(shapes)) == 1 else np.concatenate
+    one, other = (joined([x.reshape(-1) for x in each]) for each in (ones, others))
     if spec.dtype.kind != "f":
         return 0.0 if np.array_equal(one, other) else math.inf
     one, other = one.astype(np.float64), other.astype(np.float64)
     finite = np.isfinite(one) & np.isfinite(other)
     if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
         return math.inf
-    apart = np.abs(one - other)[finite].max(initial=0.0)
-    largest = np.abs(one)[finite].max(initial=0.0)
+    apart = np.where(finite, np.abs(np.where(finite, one - other, 0.0)), 0.0)
+    size = np.where(finite, np.abs(one), 0.0)
+    # Of each number in a row by itself: a score may stand beside the sides of a box.
+    largest, places = size.max(initial=0.0), size.max(axis=0, initial=0.0)
+    least = LEAST_ROUNDING if spec.dtype.itemsize > 2 else 1.0
     rounding = ROUNDING_OF_HALF if spec.dtype.itemsize == 2 else ROUNDING
-    if apart <= rounding * largest:
+    if (apart <= rounding * np.maximum(places, least * largest)).all():
         return 0.0
-    return float(apart / largest) if largest else math.inf
+    return float(apart.max() / largest) if largest else math.inf
 
 
 def _said(share: float) -> str:
