@@ -216,7 +216,10 @@ def test_every_datatype_both_ways(datatype: str) -> None:
     assert raw.dtype == values.dtype
 
 
-@pytest.mark.parametrize("data", [["a"], ["a", 1], [["a"], ["b"]], "ab", None, [["a", "b"], []]])
+@pytest.mark.parametrize(
+    "data",
+    [["a"], ["a", 1], [["a"], ["b"]], "ab", None, [["a", "b"], []], ["a", "\ud800"]],
+)
 def test_strings_of_another_kind_or_number_are_refused(data: object) -> None:
     """Also where raw data are cut, too long, or no UTF-8."""
     spec, one = TensorSpec("t", "BYTES", (-1, 2)), b"\1\0\0\0a"
@@ -225,6 +228,29 @@ def test_strings_of_another_kind_or_number_are_refused(data: object) -> None:
     for raw in (one, 3 * one, one + one[:-1], one + b"\1\0\0\0\xff", one + b"\xff" * 4):
         with pytest.raises(Refusal, match="2 strings"):
             from_bytes(spec, (1, 2), raw)
+
+
+def read_texts(texts: list[str]) -> Any:
+    """Read a request of these strings, in JSON."""
+    entry = {"name": "t", "datatype": "BYTES", "shape": [len(texts)], "data": texts}
+    body, spec = json.dumps({"inputs": [entry]}).encode(), TensorSpec("t", "BYTES", (-1,))
+    limits: dict[str, Any] = {"deadline_s": 1.0, "most_rows": 8, "most_bytes": 1 << 24}
+    return asyncio.run(read_request(body, {}, [spec], OUT, **limits)).inputs[0].tolist()
+
+
+def test_half_a_pair_of_surrogates_is_no_text() -> None:
+    """JSON can say one, and no server could be sent it: it never did another batch."""
+    assert read_texts(["\U0001f389", "a"]) == ["\U0001f389", "a"]
+    with pytest.raises(Refusal, match="1 strings of UTF-8"):
+        read_texts(["\ud83c"])
+
+
+def test_longer_texts_in_json_than_other_parts_of_a_request() -> None:
+    """Up to a limit that is said as what it is."""
+    texts = ["word " * 20_000] * 8
+    assert read_texts(texts) == texts
+    with pytest.raises(Refusal, match="1048576 bytes: send strings as binary data"):
+        read_texts(["word " * 40_000] * 8)
 
 
 @pytest.mark.parametrize(

@@ -301,8 +301,8 @@ def _difference(spec: TensorSpec, ones: Sequence[Array], others: Sequence[Array]
     finite = np.isfinite(one) & np.isfinite(other)
     if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
         return math.inf
-    apart = np.where(finite, np.abs(np.where(finite, one - other, 0.0)), 0.0)
-    size = np.where(finite, np.abs(one), 0.0)
+    one, other = np.where(finite, one, 0.0), np.where(finite, other, 0.0)
+    apart, size = np.abs(one - other), np.abs(one)
     # Of each number in a row by itself: a score may stand beside the sides of a box.
     largest, places = size.max(initial=0.0), size.max(axis=0, initial=0.0)
     least = LEAST_ROUNDING if spec.dtype.itemsize > 2 else 1.0

@@ -228,18 +228,20 @@ def from_bytes(spec: TensorSpec, shape: tuple[int, ...], data: bytes | memoryvie
 def from_strings(spec: TensorSpec, shape: tuple[int, ...], data: object) -> Array:
     """The tensor of a JSON list of strings, flat or nested as its shape.
 
-    Raises `Refusal`: 400: other values, or another number of them.
+    Raises `Refusal`: 400: other values, another number of them, or such that are no UTF-8.
     """
     flat = isinstance(data, list) and len(data) == math.prod(shape) and type(data[0]) is str
     try:
         values: Any = data if flat else _nested(data, shape)
         if not all(type(value) is str for value in values):
             raise ValueError
+        for value in values:
+            value.encode()  # half of a pair of surrogates, which JSON can say, has no UTF-8
     except (ValueError, TypeError, IndexError):
         raise Refusal(
             400,
-            f"input {spec.name!r}: data must be {math.prod(shape)} strings, flat or nested as its "
-            f"shape",
+            f"input {spec.name!r}: data must be {math.prod(shape)} strings of UTF-8, flat or "
+            f"nested as its shape",
         ) from None
     return _strings(values, shape)
 
