@@ -103,3 +103,16 @@ def test_rows_that_change_each_others_outputs_are_not_served() -> None:
     softmax = helper.make_node("Softmax", ["x"], ["y"], axis=0)
     assert "depends on the other rows" in started(model_of([softmax], inside=[], y=["n", 8]))
     assert started(model_of([softmax], inside=[], y=["n", 8]), most_batch=1) == ""
+
+
+def test_two_families_of_one_name_are_not_served() -> None:
+    """Clients would reach one of them only, and a load would read one file."""
+    families = [
+        make_family("m", [Variant(name, 0.9, model_of([PRODUCT], y=["n", 4]), version=version)])
+        for name, version in (("u", 1), ("v", 2))
+    ]
+    with (
+        pytest.raises(InputError, match=r"two families have the same name.*'m'"),
+        serve(families, {"a": 1.0}, ServingOptions(port=0)),
+    ):
+        pass

@@ -16,6 +16,8 @@ from placewright.errors import InputError, PlacewrightError, RunError
 from placewright.requests.files import problem_from
 from placewright.requests.serving.auto import streams_like
 from placewright.requests.serving.commands import _expected, _learned
+from placewright.requests.serving.families import Variant, make_family
+from placewright.requests.serving.load import Traffic, load_target, target_at
 from placewright.requests.serving.measured import (
     LULL_S,
     ServerClient,
@@ -24,7 +26,7 @@ from placewright.requests.serving.measured import (
     requests_of_log,
 )
 from placewright.requests.serving.server import ServingOptions, serve
-from tests.requests.serving.models import family
+from tests.requests.serving.models import family, scaled
 
 STATUS: dict[str, Any] = {
     "models": {"cats": {"small": 0.7, "large": 0.9}, "dogs": {"small": 0.8}},
@@ -43,6 +45,30 @@ def test_the_family_that_is_asked_for() -> None:
     assert problem.service.variant_names == ("small", "large")
     assert problem.service.latency_s[0, 1, 1:].tolist() == [0.02, 0.03]
     assert not problem.service.latency_s[1, 1, 1] < 1e9
+
+
+def test_families_and_variants_with_slashes_in_their_names() -> None:
+    """What stands before the last slash is not the family alone."""
+    rows = {"a/b/c": [0.01], "a/b": [0.02], "a/b/b/c": [0.03]}
+    status = {"models": {"a": {"b/c": 0.5, "b": 0.6}, "a/b": {"b/c": 0.7}}}
+    status |= {"batch_latency_s": {"s": rows}}
+    (server,) = measured_problem(status, "mine", "a", deadline_s=1)["servers"]
+    assert server["latency"] == {"b/c": [0.01], "b": [0.02]}
+    (server,) = measured_problem(status, "mine", "a/b", deadline_s=1)["servers"]
+    assert server["latency"] == {"b/c": [0.03]}
+
+
+def test_load_goes_to_the_version_that_is_simulated() -> None:
+    """Of the name that clients give it, whatever characters it has."""
+    names = {"one": 1, "two": 2}
+    variants = [Variant(v, 0.4 * n, scaled(2.0), version=n) for v, n in names.items()]
+    made = make_family("od/d n@me", variants)
+    with serve([made], {"a": 1.0}, ServingOptions(port=0)) as running:
+        for family, accuracy in ((None, 0.4), ("od/d n@me@version=2", 0.8)):
+            target = target_at(running.url, family)
+            (result,) = load_target(target, [0.05], Traffic(duration_s=1.0, deadlines=50.0))
+            assert result.statuses == {"200": result.requests}
+            assert result.effective_accuracy == pytest.approx(accuracy)
 
 
 def test_a_rate_of_ones_own() -> None:

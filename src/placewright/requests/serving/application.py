@@ -372,6 +372,10 @@ def status(dispatcher: Dispatcher, observer: Observer) -> dict[str, Any]:
             family.label: {variant.name: variant.accuracy for variant in family.variants}
             for family in dispatcher.fleet.served
         },
+        "families": {
+            family.label: {"name": family.name, "version": family.version, "sizes": family.bucket}
+            for family in dispatcher.fleet.served
+        },
         "latency_s": _latencies(dispatcher),
         "batch_latency_s": _batch_latencies(dispatcher),
         "computed_alone": dispatcher.fleet.alone,

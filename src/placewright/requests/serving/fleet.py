@@ -113,6 +113,14 @@ class Fleet:
         waits: Callable[[Collection[int]], bool],
     ) -> None:
         self.catalogue = {family.name: family for family in families}
+        if len(self.catalogue) < len(families):
+            names = [family.name for family in families]
+            raise InputError(
+                "two families have the same name",
+                where="families",
+                by=next(repr(name) for name in names if names.count(name) > 1),
+                hint="give one of them another name; versions of a model are variants of one file",
+            )
         self.families = [bucket for family in families for bucket in family.buckets()]
         self.variants = [(f, v) for f, fam in enumerate(self.families) for v in fam.variants]
         self.slots: list[Slot] = []

@@ -25,7 +25,7 @@ from placewright.requests.problem import RequestProblem
 from placewright.requests.readers import read_arrivals
 from placewright.requests.service import Service
 from placewright.requests.serving.client import Replies, schedule_of, send
-from placewright.requests.serving.families import Family, Variant
+from placewright.requests.serving.families import Family, FamilyLayout, Variant
 from placewright.requests.serving.measured import measured_problem, read_json, read_status
 from placewright.requests.serving.server import ServingOptions, serve
 from placewright.requests.serving.tensors import Array, TensorSpec, to_bytes
@@ -209,16 +209,26 @@ def target_at(
     status = read_status(url, certificates)
     name = next(iter(status["models"])) if family is None else family
     simulated()
-    found = read_json(url, f"v2/models/{quote(name.partition('@')[0])}", certificates)
+    called = status["families"][name]
+    path = model_path(called["name"], called["version"])
+    found = read_json(url, path.removeprefix("/"), certificates)
     inputs = tuple(TensorSpec(x["name"], x["datatype"], tuple(x["shape"])) for x in found["inputs"])
-    if any(size < 0 for spec in inputs for size in spec.shape[1:]):
+    if called["sizes"]:
         raise InputError(
             "its requests have any of several shapes",
             where=f"family {name}",
             hint="send load to a family whose dimensions are fixed",
         )
     variants = tuple(Variant(v, a, b"") for v, a in status["models"][name].items())
-    return Target(url, [Family(name, inputs, (), variants)], simulated, token, certificates)
+    whole = any(spec.shape[:1] != (-1,) for spec in inputs)
+    layout, version = FamilyLayout(whole=whole), called["version"]
+    made = Family(called["name"], inputs, (), variants, layout=layout, version=version)
+    return Target(url, [made], simulated, token, certificates)
+
+
+def model_path(name: str, version: int) -> str:
+    """Of a model's version in the protocol."""
+    return f"/v2/models/{quote(name, safe='')}/versions/{version}"
 
 
 def _plan(known: Mapping[str, Any]) -> RequestPlan:
@@ -394,7 +404,7 @@ def infer_head(family: Family, needs: Mapping[str, float], size: int, token: str
     parameters = {**needs, "binary_data_output": True}
     head = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
     lines = [
-        f"POST /v2/models/{family.name}/infer HTTP/1.1",
+        f"POST {model_path(family.name, family.version)}/infer HTTP/1.1",
         "host: localhost",
         f"inference-header-content-length: {len(head)}",
         f"content-length: {len(head) + size}",

@@ -55,9 +55,18 @@ Status = Mapping[str, Any]
 """What a server answers at ``/status.json``."""
 
 
+class Called(BaseModel):
+    """What clients call a family, and the sizes of its open dimensions."""
+
+    name: str
+    version: int
+    sizes: dict[str, int]
+
+
 class Measured(BaseModel):
     """What is read of it: accuracy by family and variant, seconds by server, variant and rows."""
 
+    families: dict[str, Called]
     models: dict[str, dict[str, float]] = Field(min_length=1)
     batch_latency_s: dict[str, dict[str, list[float | None]]] = Field(min_length=1)
 
@@ -221,7 +230,8 @@ def measured_problem(
     family = next(iter(families)) if family is None else family
     if family not in families:
         raise UnknownNameError("family", family, families)
-    rows = {server: _of_family(each, family) for server, each in latency.items()}
+    variants = families[family]
+    rows = {server: _of_family(each, family, variants) for server, each in latency.items()}
     measured = [[s for row in each.values() for s in row if s] for each in rows.values()]
     fastest = [min(each) for each in measured if each]
     if not fastest:
@@ -232,7 +242,7 @@ def measured_problem(
         "deadline": deadline_s,
         "min_accuracy": min_accuracy,
     }
-    accuracies = families[family].items()
+    accuracies = variants.items()
     return {
         "schema_version": 1,
         "name": name,
@@ -243,10 +253,11 @@ def measured_problem(
     }
 
 
-def _of_family(rows: Mapping[str, Any], family: str) -> dict[str, Any]:
+def _of_family(rows: Mapping[str, Any], family: str, variants: Collection[str]) -> dict[str, Any]:
     """Latencies by variant; a server calls variants ``family/variant`` where it has several."""
-    named = {v.rpartition("/"): row for v, row in rows.items()}
-    return {v: row for (of, _, v), row in named.items() if of in ("", family)}
+    # Not by what stands before a slash: both names may have one.
+    found = {v: rows.get(f"{family}/{v}", rows.get(v)) for v in variants}
+    return {v: row for v, row in found.items() if row is not None}
 
 
 def requests_of_log(log: Path, families: Collection[str] | None = None) -> RequestProblem | None:

@@ -244,7 +244,7 @@ def normal(rng: np.random.Generator) -> Make:
 def opposite(rng: np.random.Generator) -> Make:
     """As `normal`, of the other sign; whole numbers, which may be places in tables, from 0 to 3."""
     return _random(
-        lambda size: -rng.standard_normal(size),
+        lambda size: np.negative(rng.standard_normal(size)),
         lambda size: np.asarray(rng.integers(0, 4, size=size)),
         lambda size: np.asarray(rng.choice(WORDS, size=size)),
     )
