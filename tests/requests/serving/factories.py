@@ -248,6 +248,12 @@ def in_turns() -> Function:
     return lambda inputs: inputs["x"] * next(turn)
 
 
+def unseeded() -> Function:
+    """Weights of which nobody has said what they are."""
+    weights = np.random.default_rng().standard_normal(4).astype(np.float32)
+    return lambda inputs: inputs["x"] * weights
+
+
 def spreads_nan() -> Function:
     """NaN of one row reaches the others."""
     return lambda inputs: inputs["x"] + 0 * inputs["x"].sum(0)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +251,49 @@ def test_what_functions_print_is_not_on_stdout(tmp_path: Path) -> None:
     assert done.stdout == "(200, [4.0])\n"
     assert "made" in done.stderr
     assert "computed" in done.stderr
+
+
+def test_a_factory_that_makes_another_model_each_time_is_refused(tmp_path: Path) -> None:
+    """Each server would have weights of its own."""
+    with (
+        pytest.raises(InputError, match="makes another model each time") as caught,
+        serve([family(tmp_path, "unseeded")], {"a": 1.0, "b": 1.0}, ServingOptions(port=0)),
+    ):
+        pass
+    assert "server 'b'" in str(caught.value)
+    assert "seed" in caught.value.hint
+    made = family(tmp_path, "unseeded", random=True)
+    with serve([made], {"a": 1.0, "b": 1.0}, ServingOptions(port=0)) as running:
+        assert ask(running, 1.0)[0] == 200
+
+
+def until(true: Callable[[], object]) -> None:
+    """Wait for a state."""
+    while not true():
+        time.sleep(0.01)
+
+
+def test_a_server_that_is_started_again_has_the_model_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what its factory makes of files that were changed: until the model is loaded again."""
+    module = tmp_path / "that_changes.py"
+    module.write_text("def made():\n    return lambda inputs: inputs['x'] * 2\n")
+    variants = {"v": {"factory": "that_changes:made", "accuracy": 0.5}}
+    described = {"name": "m", "variants": variants, "inputs": TAKES, "outputs": FLOATS}
+    (tmp_path / "family.json").write_text(json.dumps(described))
+    monkeypatch.chdir(tmp_path)  # from which it is imported
+    made = read_family(tmp_path / "family.json", ["that_changes:made"])
+    with serve([made], {"a": 1.0, "b": 1.0}, ServingOptions(port=0)) as running:
+        slot = running.dispatcher.fleet.slots[0]
+        module.write_text(module.read_text().replace("2", "7.5"))
+        assert slot.process.pid is not None
+        os.kill(slot.process.pid, signal.SIGKILL)
+        until(lambda: slot.restarts >= 2)
+        assert not slot.up
+        assert {ask(running, 1.0)[1][0] for _ in range(8)} == {2.0}
+        headers = {"authorization": f"Bearer {running.application.admin_token}"}
+        url = f"{running.url}/v2/repository/models/m/load"
+        urllib.request.urlopen(urllib.request.Request(url, b"{}", headers)).close()
+        until(lambda: slot.up)
+        assert {ask(running, 1.0)[1][0] for _ in range(8)} == {7.5}

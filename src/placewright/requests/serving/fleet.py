@@ -604,7 +604,9 @@ class Fleet:
         slot.restarts += 1
         try:
             await self._start_with_all(server)
-        except (PlacewrightError, OSError):  # no room for its folder, say: that may pass
+        except (PlacewrightError, OSError) as error:  # no room for its folder, say: that may pass
+            reason = error.brief if isinstance(error, PlacewrightError) else str(error)
+            event("server-not-restarted", server=slot.process.name, reason=reason)
             return False
         # Removed while it started.
         if not slot.active:
@@ -619,6 +621,9 @@ class Fleet:
         """Start a server's process with all variants, those that are added meanwhile too."""
         process, loaded, known = self.slots[server].process, dict(self._models), None
         await process.start(loaded)
+        for f, variant in list(self.variants):
+            if not self.families[f].retired and worker_key(self.families[f], variant) in loaded:
+                await self._timer.demand_same_model(process, self.families[f], variant)
         while known != (now := (list(self.variants), set(self._models))):
             known = now
             later = {key: model for key, model in self._models.items() if key not in loaded}

@@ -15,7 +15,7 @@ from placewright.numerics.arrays import FloatArray
 from placewright.requests.serving.families import Family, Variant
 from placewright.requests.serving.models import Computed
 from placewright.requests.serving.observing import event
-from placewright.requests.serving.row_checks import RowCheck, unfit
+from placewright.requests.serving.row_checks import TOGETHER, Row, RowCheck, unfit
 from placewright.requests.serving.tensors import Array, TensorSpec, received, sendable
 from placewright.requests.serving.workers import ServerProcess
 
@@ -147,10 +147,12 @@ class VariantTimer:
     def __init__(self, most: int) -> None:
         self._most = most
         self.alone: dict[tuple[str, Variant], str] = {}
+        self._answers: dict[tuple[str, Variant], list[Row]] = {}
 
     def forget_others(self, variants: Collection[Variant]) -> None:
         """Of the variants that were checked, keep these."""
         self.alone = {each: why for each, why in self.alone.items() if each[1] in variants}
+        self._answers = {each: own for each, own in self._answers.items() if each[1] in variants}
 
     async def timed(
         self, process: ServerProcess, made: Family, chosen: Variant
@@ -178,12 +180,26 @@ class VariantTimer:
         if (made.label, chosen) not in self.alone:
             compute = partial(_computed, process, made, chosen)
             await self._check(RowCheck(made, compute, max(samples), where), chosen)
+        else:
+            await self.demand_same_model(process, made, chosen)
         return {1: samples[1]} if self.alone[made.label, chosen] else samples
+
+    async def demand_same_model(
+        self, process: ServerProcess, made: Family, chosen: Variant
+    ) -> None:
+        """Raise `InputError` where a factory has made another model than on the first server."""
+        before = self._answers.get((made.label, chosen))
+        if before is not None:
+            where = f"server {process.name!r}, variant {chosen.name!r}"
+            compute = partial(_computed, process, made, chosen)
+            await RowCheck(made, compute, TOGETHER, where).demand_same_model(before)
 
     async def _check(self, check: RowCheck, chosen: Variant) -> None:
         made, why = check.made, await check.why_alone()
         if made.layout.pads:
             await check.check_padding()
+        if chosen.kind == "factory":  # files are the same bytes on all servers
+            self._answers[made.label, chosen] = await replace(check, most=TOGETHER).answers()
         self.alone[made.label, chosen] = why
         if why:
             event("variant-computed-alone", variant=worker_key(made, chosen), reason=why)

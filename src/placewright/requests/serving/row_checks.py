@@ -6,6 +6,7 @@ Random rows are computed one by one, together, and one by one again:
     other rows change it by more than a tenth      refused: a mistake, as a softmax over the batch
     other rows change it by less, or a label       batches of one row: scales of quantised models
     padding changes it                             refused
+    it has another answer on another server        refused: the factory does not make one model
 
 Half of the digits of a datatype pass for rounding: kernels add up a larger batch in another order.
 """
@@ -39,6 +40,9 @@ every datatype and most tables have such a one."""
 
 LEAST_ROUNDING = 0.1
 """Share of the rounding of an output's largest value that is one of small values beside it, too."""
+
+KEPT = 1000
+"""Values of each output by which a model is known again."""
 
 Row = tuple[Array, ...]
 Make = Callable[[TensorSpec, tuple[int, ...]], Array]
@@ -77,6 +81,31 @@ class RowCheck:
     compute: Callable[[Sequence[Row]], Awaitable[Computed]]
     most: int
     where: str
+
+    async def answers(self) -> list[Row]:
+        """First values of its outputs for random rows; nothing of models that draw numbers."""
+        if self.made.layout.random:
+            return []
+        _, own = await self._singly()
+        return [tuple(x.reshape(-1)[:KEPT] for x in row) for row in own]
+
+    async def demand_same_model(self, before: Sequence[Row]) -> None:
+        """Raise `InputError` where its `answers` were others when it was loaded before."""
+        now = await self.answers()
+        comparable = bool(now) and len(now) == len(before)
+        why = "" if len(now) == len(before) else "random rows can be computed by one of them only"
+        for n, spec in enumerate(self.made.outputs if comparable else ()):
+            share = _difference(spec, [x[n] for x in before], [x[n] for x in now])
+            if share > (INFLUENCE if spec.dtype.kind == "f" else 0):
+                why = f"output {spec.name!r} {_said(share)}"
+        if why:
+            raise InputError(
+                "its factory makes another model each time",
+                where=self.where,
+                by=why,
+                hint="let it read weights from a file, or draw them with a seed "
+                "(torch.manual_seed); where its files were changed, load the model again",
+            )
 
     async def why_alone(self) -> str:
         """Why it has to compute each row by itself; empty where batches have the same answers.
