@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 import pytest
 
-from placewright.errors import RunError
+from placewright.errors import InputError, RunError
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
 from placewright.requests.serving.dispatcher import Dispatcher
-from placewright.requests.serving.families import Variant
+from placewright.requests.serving.families import FamilyLayout, Variant, make_family
 from placewright.requests.serving.models import Computed
 from placewright.requests.serving.protocol import Needs, Refusal
+from placewright.requests.serving.tensors import TensorSpec
 from placewright.requests.serving.workers import ServerProcess
 from tests.requests.serving.models import family, scaled
 
@@ -88,6 +90,22 @@ def test_latencies_may_change_while_a_variant_is_loaded() -> None:
         return during[0], dispatcher.service.variants
 
     assert asyncio.run(run_changes()) == (2, 3)
+
+
+def test_a_factory_is_not_loaded_again_by_a_process_that_has_imported_it() -> None:
+    """It would be served as it was, whatever its files are then."""
+    spec = TensorSpec("x", "FP32", (-1, 4))
+    layout = FamilyLayout(inputs=(spec,), outputs=(replace(spec, name="y"),))
+    made = make_family("m", [Variant("v", 0.5, b"", "factory")], layout)
+
+    async def load() -> None:
+        dispatcher = Dispatcher([made], lambda s: start(RequestPlan("edf"), s), engine=Engine())
+        await dispatcher.fleet.add_server("a")
+        await dispatcher.fleet.load_family("m")
+
+    with pytest.raises(InputError, match="loaded once in each process") as caught:
+        asyncio.run(load())
+    assert "start the server again" in caught.value.hint
 
 
 def test_an_answer_of_a_server_that_is_lost_in_the_same_turn_is_not_counted() -> None:

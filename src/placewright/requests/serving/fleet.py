@@ -298,6 +298,13 @@ class Fleet:
         """
         async with self._changing:
             made = await self._read(name)
+            if not self._engine.beside and any(v.kind == "factory" for v in made.variants):
+                raise InputError(
+                    "a factory is loaded once in each process of this engine",
+                    where=f"model {name!r}",
+                    hint="start the server again: Python imports the modules of a factory once, "
+                    "and would serve those of before; or serve the model as a file",
+                )
             self._generation += 1
             fresh = tuple(replace(v, generation=self._generation) for v in made.variants)
             buckets = replace(made, variants=fresh).buckets()
