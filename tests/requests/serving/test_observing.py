@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from placewright.requests.serving import observing
+from placewright.requests.serving import observing, protocol
 from placewright.requests.serving.dispatcher import Dispatcher
+from placewright.requests.serving.measured import recent_requests
 from placewright.requests.serving.observing import Observer
-from placewright.requests.serving.server import ServingOptions
+from placewright.requests.serving.server import ServingOptions, serve
+from placewright.requests.serving.tensors import Array
 from placewright.web.refusals import Refusal
 from tests.requests.serving.models import family
 
@@ -85,3 +89,32 @@ def test_what_is_older_than_ten_seconds_is_forgotten(monkeypatch: pytest.MonkeyP
     refuse(watched, 1)
     assert watched.summary()["recent_rate_per_s"] == pytest.approx(0.1)
     assert len(watched._recent) == 1
+
+
+def test_an_answer_that_takes_long_to_write_is_late(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the answer itself, the totals, the metrics and the log."""
+    written = protocol._numbers
+
+    async def slowly(values: Array) -> str:
+        await asyncio.sleep(0.6)
+        return await written(values)
+
+    log = tmp_path / "log.jsonl"
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+    body = json.dumps({"inputs": [tensor], "parameters": {"deadline_ms": 500}}).encode()
+    with serve([family()], {"a": 1.0}, ServingOptions(port=0, log=log)) as running:
+        monkeypatch.setattr(protocol, "_numbers", slowly)
+        with urllib.request.urlopen(f"{running.url}/v2/models/double/infer", body) as answer:
+            parameters = json.load(answer)["parameters"]
+        assert not parameters["in_time"]
+        assert parameters["latency_ms"] > 600
+        assert parameters["slack_ms"] < -100
+        assert running.observer.totals == {"late": 1}
+        assert running.observer.summary()["effective_accuracy"] == 0
+        assert b'outcome="late"} 1.0' in running.observer.metrics()
+        assert b'seconds_bucket{le="0.5",model="double"} 0.0' in running.observer.metrics()
+    (line,) = [json.loads(line) for line in log.read_text().splitlines()]
+    assert line["end_s"] < line["due_s"] < line["answered_s"]
+    assert recent_requests(log)["percentiles_s"]["p50"] > 0.6

@@ -93,7 +93,7 @@ def test_binary_request_and_answer() -> None:
     request = read(body, inference_header_content_length=str(len(head)), content_encoding="gzip")
     assert request.inputs[0].tolist() == [[1, 2]]
     assert request.inputs[1].tolist() == [3]
-    writing = write_answer({"model_name": "m"}, request, OUT, [2 * request.inputs[0]])
+    writing = write_answer(lambda: {"model_name": "m"}, request, OUT, [2 * request.inputs[0]])
     answer, length = asyncio.run(writing)
     assert length is not None
     assert json.loads(answer[:length])["outputs"][0]["parameters"] == {"binary_data_size": 8}

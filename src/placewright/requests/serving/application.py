@@ -247,15 +247,14 @@ class Application(Site):
                 inputs = family.padded(request.inputs) if sizes else request.inputs
                 rows = self.dispatcher.submit(position, inputs, needs, arrival_s)
                 await self._served(rows, presence)
-                reply = await answered(family, request, rows, sizes)
+                reply, written_s = await answered(family, request, rows, sizes)
         except Refusal as refusal:
             self.observer.refused(family.name, arrival_s, needs, refusal, headers)
             raise
-        now_s = time.monotonic()
         last = max((row.done.result() for row in rows), key=lambda served: served.end_s)
-        self.dispatcher.replied(now_s - last.end_s)
-        self.observer.overhead(now_s - last.start_s - last.compute_s)
-        self.observer.answered(family.name, rows, headers)
+        self.dispatcher.replied(written_s - last.end_s)
+        self.observer.overhead(written_s - last.start_s - last.compute_s)
+        self.observer.answered(family.name, rows, written_s, headers)
         return reply
 
     async def _served(self, rows: list[Row], presence: Presence) -> None:

@@ -513,8 +513,6 @@ def _served(
         len(batch.rows),
         row.attempts,
         batch.start_s + batch.expected_s - row.arrival_s,
-        now_s - row.arrival_s,
-        row.deadline_s - now_s,
         batch.start_s,
         now_s,
         compute_s,

@@ -304,7 +304,7 @@ def recent_requests(log: Path) -> dict[str, Any]:
     """Latest requests of a log, percentiles of latency, and what servers and variants answered."""
     lines = json_lines(end_of(log, TAIL_BYTES))[-COUNTED:]
     answered = [line for line in lines if line.get("status") == 200]
-    taken = sorted(line["end_s"] - line["arrival_s"] for line in answered)
+    taken = sorted(line.get("answered_s", line["end_s"]) - line["arrival_s"] for line in answered)
     served: dict[str, Counter[str]] = defaultdict(Counter)
     for line in answered:
         served[line["server"]][line["variant"]] += 1

@@ -4,7 +4,7 @@ A line of the log is one request, in the fields of published logs (`serving/1`) 
 
     {"request": 17, "family": "digits", "arrival_s": 3.2, "deadline_s": 0.1, "due_s": 3.3,
      "min_accuracy": 0.8, "server": "a", "variant": "cnn", "batch": 4, "start_s": 3.21,
-     "end_s": 3.24, "accuracy": 0.98, "status": 200}
+     "end_s": 3.24, "answered_s": 3.241, "accuracy": 0.98, "status": 200}
                              seconds since the server started; ``deadline_s`` since the arrival
     {"request": 18, ..., "server": null, "status": 503, "reason": "..."}
 
@@ -121,31 +121,35 @@ class Observer:
         data: bytes = self._prometheus.generate_latest(self.registry)
         return data
 
-    def answered(self, model: str, rows: list[Row], headers: Mapping[str, str]) -> None:
-        """A request was answered."""
+    def answered(
+        self, model: str, rows: list[Row], written_s: float, headers: Mapping[str, str]
+    ) -> None:
+        """A request was answered; its answer was written at `written_s`, on the monotonic clock."""
         served = [row.done.result() for row in rows]
         first, last = rows[0], max(served, key=lambda s: s.end_s)
-        in_time = last.slack_s >= 0
+        in_time = written_s <= first.deadline_s
         self._count(model, "in-time" if in_time else "late", in_time)
-        self._latency.labels(model).observe(last.real_s)
+        self._latency.labels(model).observe(written_s - first.arrival_s)
         for each in served:
             self._rows.labels(each.server, each.variant).inc()
-        accuracy = min(each.accuracy for each in served) if in_time else 0.0
+        least = min(each.accuracy for each in served)
+        accuracy = least if in_time else 0.0
         self._accuracy += accuracy
-        self._remember(last.end_s, in_time, accuracy)
+        self._remember(written_s, in_time, accuracy)
         fields = {
             "server": last.server,
             "variant": last.variant,
             "batch": last.batch,
             "start_s": last.start_s - self.start_s,
             "end_s": last.end_s - self.start_s,
-            "accuracy": last.accuracy,
+            "answered_s": written_s - self.start_s,
+            "accuracy": least,
             "attempts": last.attempts,
             "predicted_s": last.predicted_s,
             "status": 200,
         }
         self._note(model, first.arrival_s, first.needs, fields)
-        self._span(model, first.arrival_s, last.end_s, fields, headers)
+        self._span(model, first.arrival_s, written_s, fields, headers)
 
     def refused(
         self,

@@ -26,7 +26,7 @@ import math
 import re
 import secrets
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -153,14 +153,14 @@ async def read_request(
 
 
 async def write_answer(
-    head: dict[str, Any],
+    head: Callable[[], dict[str, Any]],
     request: InferRequest,
     specs: Sequence[TensorSpec],
     values: Sequence[Array],
 ) -> tuple[bytes, int | None]:
     """The body of an answer, and the length of its JSON where binary data follow.
 
-    `head`: everything but ``outputs``.
+    `head`: gives everything but ``outputs``, once these are written, which may take long.
     `values`: one array per output of the family.
     Raises `Refusal`: 422: values that are asked for in JSON and that JSON has no word for.
     """
@@ -187,7 +187,7 @@ async def write_answer(
                 )
         written = _compact(entry)
         entries.append(written if raw else f'{written[:-1]},"data":[{await _numbers(value)}]}}')
-    text = f'{_compact(head)[:-1]},"outputs":[{",".join(entries)}]}}'.encode()
+    text = f'{_compact(head())[:-1]},"outputs":[{",".join(entries)}]}}'.encode()
     return (b"".join([text, *binary]), len(text)) if binary else (text, None)
 
 

@@ -50,10 +50,8 @@ class Served:
 
     Attributes
     ----------
-    predicted_s, real_s
-        Seconds from its arrival to its answer, expected when it was dispatched, and as it was.
-    slack_s
-        Seconds between its answer and its deadline; below 0 if it is late.
+    predicted_s
+        Seconds from its arrival to its answer, expected when it was dispatched.
     start_s, end_s
         Points on the monotonic clock.
     """
@@ -65,8 +63,6 @@ class Served:
     batch: int
     attempts: int
     predicted_s: float
-    real_s: float
-    slack_s: float
     start_s: float
     end_s: float
     compute_s: float
