@@ -307,6 +307,15 @@ def test_what_would_be_wrong_is_refused_at_the_start() -> None:
     assert "cannot be cut back" in started(renamed.SerializeToString(), SIZES)
     many = FamilyLayout({"length": tuple(range(1, 40))})
     assert "39, at most 32" in started(tagger(), many)
+    named = [node("MatMul", "x w", "y"), node("Identity", "names", "n")]
+    classes = model_of(
+        named,
+        {"x": (FLOAT, [3, 8])},
+        {"y": (FLOAT, [3, 4]), "n": (INT, [3])},
+        w=floats(8, 4),
+        names=np.array([7, 8, 9]),
+    )
+    assert "'n' of a row depends on its place in the batch" in started(classes, FamilyLayout())
     table = model_of(
         [node("Add", "x table", "y")],
         {"x": (FLOAT, ["n", 4]), "table": (FLOAT, [1, 4])},

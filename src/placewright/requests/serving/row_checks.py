@@ -4,6 +4,7 @@ Random rows are computed one by one, together, and one by one again:
 
     a row has another answer the second time       refused, unless the family's file says random
     other rows change it by more than a tenth      refused: a mistake, as a softmax over the batch
+    it is another at another place of a batch      refused: an output that belongs to no row
     other rows change it by less, or a label       batches of one row: scales of quantised models
     padding changes it                             refused
     it has another answer on another server        refused: the factory does not make one model
@@ -119,11 +120,14 @@ class RowCheck:
             return "random rows cannot be computed, so that batches cannot be compared"
         batches = list(self._batches(rows))
         together = [await self.compute(batch.rows) for batch in batches]
+        places = min(self.most, self.made.batch or TOGETHER)
+        copies = await self.compute(rows[:1] * places)
         # After all others: what a model keeps of them shows. The first row three times, of which
         # models that take turns among answers give two at least.
         again = [await self.compute([row]) for row in (*rows, *rows[:1] * 2)]
         answers = [self._answer(each) for each in again if not each.error]
         self._demand_same([*own, *own[:1] * 2], answers)
+        self._demand_no_place(copies, places)
         pairs = zip(batches, together, strict=True)
         return next(filter(None, (self._influence(own, *pair) for pair in pairs)), "")
 
@@ -209,6 +213,16 @@ class RowCheck:
                     "or other states of earlier calls, and with dropout off (model.eval()); if it "
                     "draws random numbers on purpose, write random: true into the family's file",
                 )
+
+    def _demand_no_place(self, copies: Computed, places: int) -> None:
+        """Raise `InputError` where one of so many equal rows has another answer."""
+        if copies.error or self.made.wrong_outputs(copies.outputs, places):
+            return  # a batch that cannot be computed is found by others
+        first, *others = (self.made.outputs_of(copies.outputs, k) for k in range(places))
+        for n, spec in enumerate(self.made.outputs):
+            if any(_difference(spec, [first[n]], [other[n]]) for other in others):
+                why = f"output {spec.name!r} of a row depends on its place in the batch"
+                raise _mixed(self.where, why)
 
     def _influence(self, own: Sequence[Row], batch: _Batch, computed: Computed) -> str:
         """Why rows are to be computed by themselves, where this batch shows it."""
