@@ -517,6 +517,33 @@ def test_pytorch_programs_and_factories_answer_where_they_are_allowed(tmp_path: 
             call(f"{running.url}/v2/models/words/versions/3")
 
 
+def test_a_program_of_one_batch_size_has_it_in_its_shapes(tmp_path: Path) -> None:
+    """Smaller batches are filled up, as those of such ONNX files; clients see rows."""
+    import torch
+
+    network = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Tanh()).eval()
+    torch.export.save(torch.export.export(network, (torch.zeros(4, 8),)), tmp_path / "net.pt2")
+    text = NETWORK.replace("  script: {file: net.pt, accuracy: 0.5}\n", "")
+    path = tmp_path / "net.yaml"
+    path.write_text(text)
+    with (
+        pytest.raises(InputError, match="a batch of 1") as caught,
+        serve([read_family(path, ["net.pt2"])], {"a": 1.0}, PORT),
+    ):
+        pass
+    assert "[4, 8]" in caught.value.hint
+    path.write_text(text.replace("[-1, 8]", "[4, 8]"))
+    x = floats(6, 8)
+    with serve([read_family(path, ["net.pt2"])], {"a": 1.0}, PORT) as running:
+        got = ask(running, "net", x=x)["y"].astype(float)
+    with torch.inference_mode():
+        want = network(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    path.write_text(text.replace("-1, 8]}", "4, 8]}, z: {datatype: FP32, shape: [-1, 1]}"))
+    with pytest.raises(InputError, match="inputs differ in their first dimension"):
+        read_family(path, ["net.pt2"])
+
+
 def tensor(name: str, value: Array) -> dict[str, Any]:
     """A request of strings."""
     one = {"name": name, "datatype": "BYTES", "shape": value.shape, "data": value.tolist()}

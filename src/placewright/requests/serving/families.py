@@ -102,6 +102,8 @@ class FamilyLayout:
         Whether the answer to a row may be another at each call, of models that draw random numbers.
     inputs, outputs
         Of models that are no ONNX files, which do not say what they take: in order.
+    batch
+        Rows of the only batch that these take; ``None``: any number.
     """
 
     dimensions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -110,6 +112,7 @@ class FamilyLayout:
     random: bool = False
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
+    batch: int | None = None
 
     @property
     def pads(self) -> bool:
@@ -462,7 +465,7 @@ def tensors_of(
                 hint="write inputs and outputs into the family's file: inputs: {x: {datatype: "
                 "FP32, shape: [-1, 8]}}",
             )
-        return layout.inputs, layout.outputs, None
+        return layout.inputs, layout.outputs, layout.batch
     # ONNX Runtime would read files with our rights, and give their contents to clients.
     refuse_external_data(variant.model, there)
     session = open_session(variant.model, there)
@@ -474,17 +477,20 @@ def tensors_of(
             replace(s, shape=(1, *s.shape[1:])) if s.shape[:1] == (-1,) and not s.names[0] else s
             for s in specs[0]
         )
+    return specs[0], specs[1], None if layout.whole else _only_batch(inputs, there)
+
+
+def _only_batch(inputs: Sequence[Any], where: str) -> int | None:
+    """Rows of the only batch that these inputs take; ``None``: any number."""
     batches = {t.shape[0] if isinstance(t.shape[0], int) else None for t in inputs if t.shape}
-    if layout.whole or not batches:
-        return specs[0], specs[1], None
     if len(batches) > 1:
         raise InputError(
             "inputs differ in their first dimension, which is not the batch of all",
-            where=there,
+            where=where,
             by=", ".join(f"{t.name} {t.shape}" for t in inputs),
             hint=f"export them with one open first dimension, or {_WHOLE}",
         )
-    return specs[0], specs[1], batches.pop()
+    return batches.pop() if batches else None
 
 
 def read_family(path: str | Path, models: Collection[str] = ()) -> Family:
@@ -508,10 +514,12 @@ def read_family(path: str | Path, models: Collection[str] = ()) -> Family:
         variants = [_variant(name, each, folder, models) for name, each in model.variants.items()]
         sizes = {name: tuple(sorted(set(known))) for name, known in model.dimensions.items()}
         layout = FamilyLayout(sizes, model.padding, model.whole, model.random)
-        declared = [_declared(t, layout, model.whole) for t in (model.inputs, model.outputs)]
-    made = make_family(
-        model.name, variants, replace(layout, inputs=declared[0], outputs=declared[1])
-    )
+        tensors = [_declared(each) for each in (model.inputs, model.outputs)]
+        make = _whole_spec if model.whole else _spec
+        inputs, outputs = (tuple(make(t, "family", layout) for t in each) for each in tensors)
+        batch = None if model.whole else _only_batch(tensors[0], "inputs")
+    layout = replace(layout, inputs=inputs, outputs=outputs, batch=batch)
+    made = make_family(model.name, variants, layout)
     return replace(made, origin=partial(read_family, path, models))
 
 
@@ -534,19 +542,16 @@ def _variant(name: str, entry: VariantModel, folder: Path, models: Collection[st
     return Variant(name, entry.accuracy, made.data, made.kind, entry.version)
 
 
-def _declared(
-    tensors: Mapping[str, TensorModel], layout: FamilyLayout, whole: bool
-) -> tuple[TensorSpec, ...]:
-    """Tensors of models that do not say what they take."""
+def _declared(tensors: Mapping[str, TensorModel]) -> list[Any]:
+    """Tensors of models that do not say what they take, as ONNX Runtime has them."""
     kinds = {kind: onnx for onnx, kind in _ONNX.items()}
     found = []
     for name, each in tensors.items():
         if each.datatype not in kinds:
             raise UnknownNameError("datatype", each.datatype, kinds, where=f"tensor {name!r}")
         shape = [None if size == -1 else size for size in each.shape]
-        tensor = SimpleNamespace(name=name, type=kinds[each.datatype], shape=shape)
-        found.append((_whole_spec if whole else _spec)(tensor, "family", layout))
-    return tuple(found)
+        found.append(SimpleNamespace(name=name, type=kinds[each.datatype], shape=shape))
+    return found
 
 
 def _model_bytes(path: Path) -> bytes:

@@ -224,7 +224,10 @@ def worker_key(family: Family, variant: Variant) -> str:
 
 
 def _cannot_compute(where: str, size: int, error: str) -> InputError:
-    hint = "let it return arrays for rows of zeros and empty strings, which are timed at the start"
+    hint = (
+        "let it return arrays for rows of zeros and empty strings, which are timed at the start; "
+        "where it takes one size of batches only, give that in its shapes: [4, 8]"
+    )
     if size > 1:
         hint = "export it with an open first dimension, or serve with --max-batch 1"
     return InputError(
