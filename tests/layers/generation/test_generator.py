@@ -238,6 +238,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         "use_mamba_kernels": False,
     },
     "deepseek_v4": SIZES,  # four streams of activations
+    "llama4_text": SIZES | {"head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 48},
 }
 
 
@@ -605,8 +606,9 @@ APART: dict[str, tuple[dict[str, Any], str]] = {
         SIZES
         | {"num_hidden_layers": 6, "layers_block_type": ["mamba", "mamba", "hybrid"] * 2}
         | {"mamba_d_state": 8, "n_mamba_heads": 8, "mamba_headdim": 8, "mamba_ngroups": 1},
-        "argument 1: a layer reads what is computed before the first one",
+        "a layer needs more of those before it",
     ),
+    "zaya": (SIZES | {"head_dim": 8, "num_experts": 4}, "a layer needs more of those before it"),
     "minimax": (SIZES | {"num_local_experts": 2}, "cannot be computed apart.*cache of its own"),
 }
 

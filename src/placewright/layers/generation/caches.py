@@ -178,14 +178,14 @@ JOINED = "placewright-joined"
 """Name of `joined_attention` among the implementations of transformers."""
 
 
-def can_join(model: Any, argument: str) -> bool:
+def can_join(model: Any, decoder: Any, argument: str) -> bool:
     """Whether steps of several users can be computed together: `JoinedCaches`.
 
     All but the attention treats rows alike, and the attention is one that can be replaced.
-    `argument`: what the model calls its caches.
+    `decoder`: of the model; `argument`: what it calls its caches.
     """
     return (
-        bool(model._supports_attention_backend) and can_split(model) and _reaches(model, argument)
+        bool(model._supports_attention_backend) and can_split(model) and _reaches(decoder, argument)
     )
 
 
@@ -208,20 +208,20 @@ def _reached(
     raise _Reached
 
 
-def _reaches(model: Any, argument: str) -> bool:
+def _reaches(decoder: Any, argument: str) -> bool:
     """Whether the first block gives its attention what a cache gives it.
 
     Others expand latent vectors or repeat heads between. Only numbers of the meta device, and no
     experts, are computed.
     """
-    decoder = model.get_decoder()
     config = decoder.config
     ids = torch.zeros((2, 1), dtype=torch.long, device="meta")
     caches = JoinedCaches([growing_cache(config) for _ in range(2)], [1, 1], "")
     own, config._attn_implementation = config._attn_implementation, PROBED
-    # Without it no numbers are looked at for a warning of padding without a mask.
-    padding, config.pad_token_id = config.pad_token_id, None
+    padding = config.pad_token_id
     try:
+        # Without it no numbers are looked at for a warning of padding without a mask.
+        config.pad_token_id = None
         decoder(input_ids=ids, position_ids=ids, **{argument: caches}, use_cache=True)
     except _Reached:
         return True

@@ -34,6 +34,7 @@ from placewright.layers.generation.stage import (
     Stage,
     StageOrder,
     cache_name,
+    decoder_of,
     layer_counts,
     needed_names,
     positions_in_table,
@@ -150,7 +151,7 @@ class Generator:
             raise _by_length("adapt", "generate without it")
         self._positions = positions_in_table(shell)
         self._splits = can_split(shell) and not self._by_length
-        joins = can_join(shell, cache_name()) and self._splits
+        joins = can_join(shell, decoder_of(shell), cache_name()) and self._splits
         self._shell = _placed(shell, self._forward, self._encoded)
         self._shell.generation_config = source.generation_config(shell)
         self._folder = Scratch()

@@ -16,7 +16,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cache, partial
 from pathlib import Path
@@ -76,7 +76,12 @@ class _NotHere(nn.Module):
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.width, self.dtype = width, dtype
+        self.width, self.dtype, self.place = width, dtype, torch.device("cpu")
+
+    @property
+    def weight(self) -> Tensor:
+        """Nothing, on the device on which some models look for it."""
+        return torch.empty(0, dtype=self.dtype, device=self.place)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Shape (..., width)."""
@@ -137,7 +142,7 @@ def layer_counts(model: Any) -> dict[str, int]:
     Raises `UnsupportedError`: they are in no list, or parts are not next to each other.
     """
     if not model.config.is_encoder_decoder:
-        decoder, name = layer_list(model.get_decoder())
+        decoder, name = layer_list(decoder_of(model))
         return {"": len(getattr(decoder, name))}
     parts = {part: getattr(model, part, None) for part in ("encoder", "decoder")}
     if None in parts.values() or model.config.model_type not in SHARED_BIAS:
@@ -162,6 +167,16 @@ def cache_name() -> str:
     return "cache" if "cache" in names else "past_key_values"
 
 
+def decoder_of(model: Any) -> Any:
+    """The module that has the layers: some models say that it is themselves, or their head."""
+    found = model.get_decoder()
+    others = (getattr(model, name, None) for name in ("model", model.base_model_prefix))
+    for each in (found, *others):
+        with suppress(UnsupportedError):
+            return layer_list(each)[0]
+    return found
+
+
 def layer_list(stack: Any) -> tuple[Any, str]:
     """A module that has a list of layers, and the list's name in it.
 
@@ -169,7 +184,7 @@ def layer_list(stack: Any) -> tuple[Any, str]:
     """
     config = getattr(stack, "config", None)
     count = getattr(config and config.get_text_config(), "num_hidden_layers", None)
-    for name, child in stack.named_children():
+    for name, child in stack.named_children() if isinstance(stack, nn.Module) else ():
         if isinstance(child, nn.ModuleList) and len(child) == count:
             return stack, name
     raise UnsupportedError(
@@ -187,7 +202,11 @@ def _cut_config(config: Any, order: StageOrder) -> None:
     """Let a configuration be of the layers of a stage, which are counted from 0."""
     names = {config.attribute_map.get(name, name) for name in KINDS}
     known = {name: getattr(config, name, None) for name in names}
-    config.num_hidden_layers = order.end - order.start
+    try:
+        config.num_hidden_layers = order.end - order.start
+    except NotImplementedError as error:
+        hint = "give a decoder-only language model"
+        raise UnsupportedError(str(error), where=type(config).__name__, hint=hint) from None
     for name, kinds in known.items():
         if kinds is None or len(kinds) != order.layers:
             continue
@@ -221,7 +240,7 @@ class Stage:
         self.model = skeleton(order.config, order.dtype, order.attention)
         self.first, self.last = order.start == 0, order.end == order.layers
         self.part, self._converted = order.part, order.converted
-        own = getattr(self.model, self.part) if self.part else self.model.get_decoder()
+        own = getattr(self.model, self.part) if self.part else decoder_of(self.model)
         decoder, name = layer_list(own)
         self.tied = dict(getattr(self.model, "all_tied_weights_keys", None) or {})
         prefix = next(n for n, module in self.model.named_modules() if module is decoder)
@@ -315,6 +334,8 @@ class Stage:
             given[here] = made[number]
         self.model.load_state_dict(given, assign=True)
         for module in self.model.modules():
+            if isinstance(module, _NotHere):
+                module.place = device
             for name, buffer in module.named_buffers(recurse=False):
                 if buffer is not None and buffer.device.type == "meta":
                     module._buffers[name] = torch.empty_like(buffer, device=device)
@@ -322,8 +343,11 @@ class Stage:
             value._is_hf_initialized = True  # what transformers leaves as it is
             value.requires_grad_(False)
         if not self.part:  # a part of a model has no buffers, and lacks what that initializes
-            with _quiet():
-                self.model.initialize_weights()
+            try:
+                with _quiet():
+                    self.model.initialize_weights()
+            except Exception as error:
+                raise _not_apart(self.model, error) from error
         for here, whole in self.computed.items():
             if whole in tensors:
                 path, _, name = here.rpartition(".")
@@ -397,25 +421,19 @@ class Stage:
         it computes in a module, where that of several users would mix: a cache is one user's; or
         the model raises.
         """
-        layers = getattr(*layer_list(self.decoder))
-        watched = [] if self.first else layers
-        watches = [x.register_forward_pre_hook(_alone, with_kwargs=True) for x in watched]
-        before = self._held()
+        layers, watch, before = getattr(*layer_list(self.decoder)), _Watch(), self._held()
+        apart = [] if self.first and self.last else layers
+        watches = [x.register_forward_pre_hook(watch.enters, with_kwargs=True) for x in apart]
+        watches += [x.register_forward_hook(watch.ends, prepend=True) for x in apart]
         try:
             yield
         except UnsupportedError:
             raise
         except Exception as error:
-            lines = str(error).strip().splitlines() or [""]
-            raise UnsupportedError(
-                "some of the model's layers cannot be computed apart from the others",
-                where=type(self.model).__name__,
-                by=f"{type(error).__name__}: {lines[0][:200]}",
-                hint="give all layers to one device, or generate in one process",
-            ) from error
+            raise _not_apart(self.model, error) from error
         finally:
-            for watch in watches:
-                watch.remove()
+            for each in watches:
+                each.remove()
         for name, kept in self._held().items():
             if before.get(name) is not kept:
                 raise UnsupportedError(
@@ -502,16 +520,49 @@ class Stage:
         raise _Passed(output[0] if isinstance(output, tuple) else output)
 
 
-def _alone(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Refuse a layer that gets more of the embeddings than the activations before it."""
-    for name, value in (*enumerate(args[1:], 1), *kwargs.items()):
-        given = isinstance(value, Tensor) and value.is_floating_point()
-        if given and name != "hidden_states" and bool(value.isnan().any()):
-            raise UnsupportedError(
-                "a layer reads what is computed before the first one, on another device",
-                where=f"{type(module).__name__}: argument {name}",
-                hint="give all layers to one device",
-            )
+class _Watch:
+    """What layers get beside the activations of the one before them, while they compute once."""
+
+    def __init__(self) -> None:
+        self._others: list[Tensor] = []
+        self._begins = False
+
+    def enters(self, layer: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """A forward pre-hook: refuses what is computed of embeddings, or by the layer before."""
+        self._begins = any(value is None for value in args[1:])
+        for name, value in (*enumerate(args[1:], 1), *kwargs.items()):
+            if not isinstance(value, Tensor) or not value.is_floating_point():
+                continue
+            embedded = name != "hidden_states" and bool(value.isnan().any())
+            if embedded or any(value is other for other in self._others):
+                raise _needs_others(layer, f"argument {name}")
+
+    def ends(self, layer: nn.Module, args: Any, output: Any) -> None:
+        """A forward hook: refuses what a first layer, which was given nothing, gives the next."""
+        rest = output[1:] if isinstance(output, tuple) else ()
+        self._others = [each for each in rest if isinstance(each, Tensor)]
+        if self._others and self._begins:
+            raise _needs_others(layer, "its second output")
+
+
+def _not_apart(model: Any, error: Exception) -> UnsupportedError:
+    """The error of a model whose own code does not bear that layers are missing."""
+    lines = str(error).strip().splitlines() or [""]
+    return UnsupportedError(
+        "some of the model's layers cannot be computed apart from the others",
+        where=type(model).__name__,
+        by=f"{type(error).__name__}: {lines[0][:200]}",
+        hint="give all layers to one device, or generate in one process",
+    )
+
+
+def _needs_others(layer: nn.Module, what: str) -> UnsupportedError:
+    """The error of a layer that passes, or is passed, more than activations."""
+    return UnsupportedError(
+        "a layer needs more of those before it, which may be on another device, than activations",
+        where=f"{type(layer).__name__}: {what}",
+        hint="give all layers to one device",
+    )
 
 
 def rotates_by_length(model: Any) -> bool:
@@ -521,7 +572,7 @@ def rotates_by_length(model: Any) -> bool:
 
 def positions_in_table(model: Any) -> int | None:
     """Positions of which a model has a table; ``None`` where it computes them."""
-    decoder = model.get_decoder()
+    decoder = decoder_of(model)
     words = decoder.get_input_embeddings()
     others = [x for x in decoder.children() if isinstance(x, nn.Embedding) and x is not words]
     found = [each.num_embeddings - getattr(each, "offset", 0) for each in others]
