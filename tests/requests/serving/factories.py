@@ -196,6 +196,17 @@ def ranks() -> Function:
     return lambda inputs: inputs["x"].argsort(0).argsort(0)
 
 
+def below() -> Function:
+    """Whole numbers below the first one of a row, padded to those of the longest row."""
+
+    def found(inputs: dict[str, Any]) -> Any:
+        lengths = np.nan_to_num(inputs["x"][:, 0]).clip(0, 9).astype(np.int64)
+        numbers = np.arange(max(lengths))
+        return np.where(numbers < lengths[:, None], numbers, -1)
+
+    return found
+
+
 def classes() -> Function:
     """Names of classes, which belong to no row, as many as there are rows."""
     return lambda inputs: np.array(["a", "b", "c", "d"] * 4)[: len(inputs["x"]), None].repeat(4, 1)

@@ -28,6 +28,7 @@ from tests.requests.serving import factories
 from tests.requests.serving.factories import TAKES, returns
 
 FLOATS, INTEGERS, TEXTS = returns("FP32"), returns("INT64"), returns("BYTES")
+PORT = ServingOptions(port=0)
 Row = tuple[np.ndarray[Any, Any], ...]
 
 
@@ -217,6 +218,18 @@ def test_whatever_a_function_raises_its_server_goes_on(name: str, tmp_path: Path
             assert says in error or "SystemExit: 3" in error
         assert ask(running, 3.0) == (200, [6.0])
         assert running.dispatcher.fleet.slots[0].restarts == 0
+
+
+def test_rows_with_outputs_of_unequal_sizes_are_asked_for_one_by_one(tmp_path: Path) -> None:
+    """Together they are no tensor, which was an answer without a word."""
+    outputs = returns("INT64", shape=(-1, -1))
+    with serve([family(tmp_path, "below", outputs=outputs)], {"a": 1.0}, PORT) as running:
+        assert ask(running, 2.0)[0] == 200
+        assert ask(running, 2.0, 3.0)[0] == 422
+        error = ask(running, 2.0, 3.0)[1]
+        assert "[2] and [3]" in error
+        assert "one row at a time" in error
+        assert running.observer.totals == {"in-time": 1, "unequal-shapes": 2}
 
 
 def test_settings_of_one_function_do_not_reach_another(tmp_path: Path) -> None:

@@ -194,12 +194,14 @@ class RowCheck:
         for size in range(max(count + 1, self.most - 1), self.most + 1):
             places = {k: k % count for k in range(size)}
             yield _Batch([rows[k] for k in places.values()], places)
-        for kinds, others in (("f", _large), ("f", _nan), ("iu", _large_whole)):
+        for kinds, *others in (("f", _large, _large_opposite), ("f", _nan), ("iu", _large_whole)):
             chosen = [spec.dtype.kind in kinds for spec in self.made.inputs]
             if any(chosen):
-                pairs = zip(rows[1], chosen, strict=True)
-                other = tuple(others(x) if one else x for x, one in pairs)
-                yield _Batch([rows[0], other], {0: 0}, must=False)
+                beside = [
+                    tuple(other(x) if one else x for x, one in zip(rows[1], chosen, strict=True))
+                    for other in others
+                ]
+                yield _Batch([rows[0], *beside][: self.most], {0: 0}, must=False)
 
     def _demand_same(self, own: Sequence[Row], again: Sequence[Row]) -> None:
         """Raise `InputError` where rows have other answers than before, or one has none."""
@@ -317,6 +319,10 @@ def _large(value: Array) -> Array:
     with np.errstate(over="ignore"):
         found: Array = (value * LARGE).astype(value.dtype)
     return found
+
+
+def _large_opposite(value: Array) -> Array:
+    return -_large(value)
 
 
 def _nan(value: Array) -> Array:

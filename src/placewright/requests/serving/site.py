@@ -36,7 +36,7 @@ from placewright.errors import PlacewrightError, UnknownNameError
 from placewright.requests.serving.families import Family
 from placewright.requests.serving.protocol import LENGTH, InferRequest, write_answer
 from placewright.requests.serving.rows import Row, shutting_down
-from placewright.requests.serving.tensors import TensorSpec
+from placewright.requests.serving.tensors import Array, TensorSpec
 from placewright.web.refusals import (
     LOOPBACK,
     PRESENCE,
@@ -103,7 +103,8 @@ async def answered(
 
     `sizes`: of the open dimensions of the request, before it was padded.
 
-    Raises `Refusal`: 422: an output is asked for in JSON, which cannot say its values.
+    Raises `Refusal`: 422: an output is asked for in JSON, which cannot say its values, or its rows
+    are no tensor together.
     """
     served = [row.done.result() for row in rows]
     last = max(served, key=lambda each: each.end_s)
@@ -131,9 +132,10 @@ async def answered(
         }
         return found
 
+    columns = zip(*(family.cut(each.outputs, sizes) for each in served), strict=True)
     values = [
-        np.concatenate(column) if len(rows) > 1 else column[0]
-        for column in zip(*(family.cut(each.outputs, sizes) for each in served), strict=True)
+        _joined_rows(spec.name, column)
+        for spec, column in zip(family.outputs, columns, strict=True)
     ]
     body, length = await write_answer(head, request, family.outputs, values)
     if length is None:
@@ -141,6 +143,19 @@ async def answered(
     header = (LENGTH.encode(), str(length).encode())
     reply = Reply(body, kind=b"application/octet-stream", headers=(header,))
     return reply, written_s
+
+
+def _joined_rows(name: str, rows: Sequence[Array]) -> Array:
+    """One output of all rows."""
+    shapes = list(dict.fromkeys(row.shape[1:] for row in rows))
+    if len(shapes) > 1:
+        raise Refusal(
+            422,
+            f"output {name!r} has other shapes for some rows of the request, {list(shapes[0])} and "
+            f"{list(shapes[1])}, and is no tensor for all: ask for one row at a time",
+            code="unequal-shapes",
+        )
+    return np.concatenate(rows) if len(rows) > 1 else rows[0]
 
 
 def _joined(names: Iterable[str]) -> str:
