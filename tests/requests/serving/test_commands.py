@@ -137,6 +137,9 @@ def test_wrong_files_and_policies(tmp_path: Path) -> None:
     for choice in ("roling", "roling(price=3)"):
         with pytest.raises(InputError, match=r"unknown policy 'roling'\n.*'rolling'"):
             named_policy(choice)
+    with pytest.raises(InputError, match="a family is a YAML file") as caught:
+        _families(["some/net.onnx"], Console())
+    assert "{file: net.onnx, accuracy: 0.9}" in caught.value.hint
     with pytest.raises(InputError, match="did you mean 'digits'"):
         _families(["digit"], Console())
     for name in ("", ":0.5"):

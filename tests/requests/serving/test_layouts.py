@@ -316,6 +316,14 @@ def test_what_would_be_wrong_is_refused_at_the_start() -> None:
         names=np.array([7, 8, 9]),
     )
     assert "'n' of a row depends on its place in the batch" in started(classes, FamilyLayout())
+    # Of several sizes, the one that it does not take is named.
+    of_four = model_of(
+        [node("MatMul", "x w", "y")],
+        {"x": (FLOAT, ["n", "length"])},
+        {"y": (FLOAT, ["n", 3])},
+        w=floats(4, 3),
+    )
+    assert "variant 'v', m@length=8: " in started(of_four, FamilyLayout({"length": (4, 8)}))
     table = model_of(
         [node("Add", "x table", "y")],
         {"x": (FLOAT, ["n", 4]), "table": (FLOAT, [1, 4])},

@@ -454,9 +454,10 @@ def _text_model(
 def _families(
     names: list[str] | None, console: Console, models: Sequence[str] = ()
 ) -> list[Family]:
-    from placewright.errors import UnknownNameError
+    from placewright.errors import InputError, UnknownNameError
     from placewright.requests.serving.digits import digits
     from placewright.requests.serving.families import read_family
+    from placewright.requests.serving.models import SUFFIXES
 
     found = []
     for name in names or ["digits"]:
@@ -464,6 +465,13 @@ def _families(
             console.note("training the digits")
         elif not (Path(name).suffix or Path(name).exists()):
             raise UnknownNameError("family", name, ("digits", "FILE.yaml"))
+        elif Path(name).suffix in (".onnx", *SUFFIXES):
+            raise InputError(
+                "is a model, and a family is a YAML file that names models",
+                where=name,
+                hint=f"write name: m, and variants: {{v: {{file: {Path(name).name}, accuracy: "
+                "0.9}} into FILE.yaml beside it: --family FILE.yaml",
+            )
         found.append(digits() if name == "digits" else read_family(name, models))
     return found
 

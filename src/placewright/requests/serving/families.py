@@ -581,7 +581,7 @@ def _spec(tensor: Any, where: str, layout: FamilyLayout) -> TensorSpec:
             f"tensor {tensor.name!r} has no dimension, and the first should be the batch",
             where=where,
             by=f"{tensor.type}, shape {tensor.shape}",
-            hint=_WHOLE,
+            hint=f"{_WHOLE}; where the model only does not say its shape, write that into its file",
         )
     found = _whole_spec(tensor, where, layout)
     return replace(found, shape=(-1, *found.shape[1:]), names=("", *found.names[1:]))

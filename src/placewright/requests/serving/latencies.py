@@ -160,7 +160,7 @@ class VariantTimer:
         """Seconds of batches by size, after one batch of each size that does not count."""
         samples = {}
         row, most = made.example(zeros), made.most(self._most)
-        where = f"server {process.name!r}, variant {chosen.name!r}"
+        where = _where(process, made, chosen)
         began_s = time.monotonic()
         # A fixed batch takes as long for one row as for all.
         for size in {1, most} if made.batch else [s for s in SIZES if s <= most]:
@@ -190,9 +190,9 @@ class VariantTimer:
         """Raise `InputError` where a factory has made another model than on the first server."""
         before = self._answers.get((made.label, chosen))
         if before is not None:
-            where = f"server {process.name!r}, variant {chosen.name!r}"
             compute = partial(_computed, process, made, chosen)
-            await RowCheck(made, compute, TOGETHER, where).demand_same_model(before)
+            check = RowCheck(made, compute, TOGETHER, _where(process, made, chosen))
+            await check.demand_same_model(before)
 
     async def _check(self, check: RowCheck, chosen: Variant) -> None:
         made, why = check.made, await check.why_alone()
@@ -215,6 +215,12 @@ async def _computed(
     sent = {name: sendable(value) for name, value in inputs.items()}
     found: Computed = await process.order("compute", key, sent, limit_s=ORDER_S)
     return replace(found, outputs=tuple(map(received, found.outputs)))
+
+
+def _where(process: ServerProcess, made: Family, chosen: Variant) -> str:
+    """What errors call a variant on a server."""
+    sizes = f", {made.label}" if made.bucket else ""
+    return f"server {process.name!r}, variant {chosen.name!r}{sizes}"
 
 
 def worker_key(family: Family, variant: Variant) -> str:

@@ -146,7 +146,7 @@ class RowCheck:
                 if _difference(spec, [one], [other]):
                     raise InputError(
                         "padded inputs have other outputs than those that are not padded",
-                        where=f"{self.where}, {self.made.label}",
+                        where=self.where,
                         by=f"output {spec.name!r} of inputs of {sizes}",
                         hint="give padding the values by which the model knows it (padding: "
                         "{mask: 0}), export it with a mask, or leave padding out and serve exact "
