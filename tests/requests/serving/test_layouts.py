@@ -316,6 +316,11 @@ def test_what_would_be_wrong_is_refused_at_the_start() -> None:
         names=np.array([7, 8, 9]),
     )
     assert "'n' of a row depends on its place in the batch" in started(classes, FamilyLayout())
+    constant = helper.make_node("RandomNormal", [], ["y"], shape=[1, 4])
+    drawn = model_of([constant], {}, {"y": (FLOAT, [1, 4])})
+    for layout in (FamilyLayout(), FamilyLayout(random=True)):
+        assert "takes no input" in started(drawn, layout)
+    assert started(drawn, FamilyLayout(whole=True, random=True)) == ""
     # Of several sizes, the one that it does not take is named.
     of_four = model_of(
         [node("MatMul", "x w", "y")],

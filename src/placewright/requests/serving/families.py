@@ -374,6 +374,12 @@ def make_family(
             hint="export them with an open first dimension",
         )
     inputs, outputs, _ = found[0]
+    if not inputs and not layout.whole:
+        raise InputError(
+            "the model takes no input, so that a request has no rows",
+            where=f"family {name!r}",
+            hint=_WHOLE,
+        )
     family = Family(name, inputs, outputs, tuple(variants), min(batches, default=None), layout)
     _check_layout(family)
     return family
