@@ -78,6 +78,9 @@ def test_expected_requests_are_of_families_that_are_served() -> None:
     sized = service(family_names=("all@n=4", "all@n=8"), family=np.array([0, 0, 1]))
     for stream in streams_like(expected(50.0), sized):
         assert set(stream.stream.family.tolist()) == {0, 1}
+    named = expected(50.0).replace(service=service(family_names=("all@home",)))
+    sized = service(family_names=("all@home@n=4", "all@home@n=8"), family=np.array([0, 0, 1]))
+    assert {f for each in streams_like(named, sized) for f in each.stream.family} == {0, 1}
     other = service(family_names=("cats",))
     with pytest.raises(UnknownNameError, match="unknown family 'all'"):
         AutoPolicy(expected(50.0)).choose(other)

@@ -414,7 +414,7 @@ def _renamed(
     family = np.zeros(len(stream), dtype=np.int64)
     for f in np.unique(stream.family).tolist():
         name = names[f]
-        known = [k for k, x in enumerate(service.family_names) if x.partition("@")[0] == name]
+        known = [k for k, x in enumerate(service.family_names) if x.rpartition("@")[0] == name]
         known = [service.family_names.index(name)] if name in service.family_names else known
         if not known:
             raise UnknownNameError(
