@@ -26,7 +26,6 @@ from placewright.cli.main import every_verb
 from placewright.cli.service_operations import operations_of
 from placewright.io import boundary
 from placewright.service.app import Service, api
-from placewright.service.clusters import add_clusters
 from placewright.service.files import (
     MOST_PARTS,
     READ_YAML_BYTES,
@@ -34,12 +33,10 @@ from placewright.service.files import (
     FileStore,
     document_kind,
 )
-from placewright.service.flows import add_flows
 from placewright.service.jobs import Jobs
 from placewright.service.operations import offered
 from placewright.service.pages import add_pages
-from placewright.service.services import ServeOperation
-from placewright.service.serving import add_services
+from placewright.service.serving import ServeOperation, add_services
 from placewright.service.store import DatabaseError, Job, JobState, Store, new_id, sqlite_url
 from placewright.web.access import Access
 
@@ -53,10 +50,7 @@ def made(folder: Path) -> tuple[Service, Access]:
     jobs = Jobs(store, files, offered(every) | ServeOperation.among(every), workflows="")
     service = Service(store, files, jobs)
     application = api(service)
-    pages = add_pages(application, service)
-    add_clusters(application, service, pages)
-    add_flows(application, service, pages)
-    add_services(application, service, pages)
+    add_services(application, service, add_pages(application, service))
     return service, Access(application, hosts=["testserver"])
 
 

@@ -22,7 +22,7 @@ from placewright.service.files import FileStore
 from placewright.service.jobs import Jobs, TooManyJobsError
 from placewright.service.operations import offered
 from placewright.service.process import JobFolder
-from placewright.service.services import ServeOperation, Services, ServiceState
+from placewright.service.serving import ServeOperation, Services, ServiceState
 from placewright.service.store import SERVED, Job, JobState, Store, sqlite_url
 from placewright.web.client import Client
 from tests.service.serving import Serving

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import takewhile
@@ -250,12 +250,9 @@ def api(service: Service) -> FastAPI:
         router = APIRouter(prefix="/api/v1")
         routes(router, service)
         app.include_router(router)
-    app.add_exception_handler(PlacewrightError, _answer_error)  # type: ignore[arg-type]
-    app.add_exception_handler(RequestValidationError, _answer_invalid)  # type: ignore[arg-type]
-    app.add_exception_handler(HTTPException, _answer_http)  # type: ignore[arg-type]
-    app.add_exception_handler(Refusal, _answer_refused)  # type: ignore[arg-type]
-    app.add_exception_handler(OSError, _answer_full)  # type: ignore[arg-type]
-    app.add_exception_handler(Exception, _answer_unexpected)
+    for kind in (PlacewrightError, RequestValidationError, HTTPException, Refusal, Exception):
+        app.add_exception_handler(kind, answer_error)
+    app.add_exception_handler(OSError, _answer_full)
     app.state.service = service
     app.openapi = partial(_schema, app, service)  # type: ignore[method-assign]
     static = Path(__file__).with_name("static")
@@ -556,53 +553,43 @@ def _status(error: PlacewrightError) -> int:
     return {TooLargeError: 413, TooManyJobsError: 429, DatabaseError: 503}.get(type(error), 422)
 
 
-def _error(
-    status: int, error: PlacewrightError, headers: Mapping[str, str] | None = None
-) -> JSONResponse:
-    return JSONResponse({"error": error.parts}, status, headers)
-
-
-async def _answer_error(request: Request, error: PlacewrightError) -> JSONResponse:
-    return _error(_status(error), error)
-
-
-async def _answer_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-    """The first of the errors, and where it is in the request."""
+def _invalid(error: RequestValidationError) -> InputError:
+    """The first of the errors of a request, and where it is there."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
     given = repr(first.get("input"))
     by = "" if first["type"] == "missing" else f"got {given:.200}"
-    return _error(422, InputError(first["msg"], where=where, by=by, hint=HINT))
+    return InputError(first["msg"], where=where, by=by, hint=HINT)
 
 
-async def _answer_refused(request: Request, refusal: Refusal) -> JSONResponse:
-    """A body that does not come, or one too many; what is left of it is not read."""
-    headers = {"connection": "close"}
-    if refusal.retry_after_s is not None:
-        headers["retry-after"] = f"{refusal.retry_after_s:.0f}"
-    hint = HINTS.get(refusal.status, "")
-    error = RunError(refusal.reason, where=request.url.path[:200], hint=hint)
-    return _error(refusal.status, error, headers)
+async def answer_error(request: Request, error: Exception) -> Response:
+    """The four parts of an error; the traceback of one that is not foreseen is printed, too."""
+    where, headers = request.url.path[:200], dict[str, str]()
+    match error:
+        case PlacewrightError():
+            status, found = _status(error), error
+        case RequestValidationError():
+            status, found = 422, _invalid(error)
+        case HTTPException():
+            status, headers = error.status_code, dict(error.headers or {})
+            hint = "GET /api/openapi.json lists every path"
+            found = InputError(str(error.detail), where=where, hint=hint)
+        case Refusal():  # what is left of the body is not read
+            status, headers = error.status, {"connection": "close"}
+            if error.retry_after_s is not None:
+                headers["retry-after"] = f"{error.retry_after_s:.0f}"
+            found = RunError(error.reason, where=where, hint=HINTS.get(status, ""))
+        case _:
+            hint = "look at what `placewright serve` has printed, and report that"
+            what = f"this should not happen: {type(error).__name__}"
+            status, found = 500, RunError(what, where=where, hint=hint)
+    return JSONResponse({"error": found.parts}, status, headers)
 
 
-async def _answer_full(request: Request, error: OSError) -> JSONResponse:
+async def _answer_full(request: Request, error: Exception) -> Response:
     """A full disk under the service's folder; other errors of the system are not foreseen."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
         raise error
     hint = "free space on the disk of the service's folder, or delete files and jobs"
-    return _error(507, RunError(str(error.strerror), where=request.url.path[:200], hint=hint))
-
-
-async def _answer_unexpected(request: Request, error: Exception) -> JSONResponse:
-    """What no code has foreseen; its traceback goes to the standard error of the service."""
-    hint = "look at what `placewright serve` has printed, and report that"
-    where = request.url.path[:200]
-    what = f"this should not happen: {type(error).__name__}"
-    return _error(500, RunError(what, where=where, hint=hint))
-
-
-async def _answer_http(request: Request, error: HTTPException) -> JSONResponse:
-    hint = "GET /api/openapi.json lists every path"
-    where = request.url.path[:200]
-    found = InputError(str(error.detail), where=where, hint=hint)
-    return _error(error.status_code, found, error.headers)
+    found = RunError(str(error.strerror), where=request.url.path[:200], hint=hint)
+    return JSONResponse({"error": found.parts}, 507)

@@ -1,19 +1,31 @@
-"""The pages: templates filled from the same objects as the API; scripts talk to the API."""
+"""The pages: templates filled from the same objects as the API; scripts talk to the API.
+
+Pages that train, or move samples, lead from a model or from nodes to trained weights. Each of their
+parts is the newest job of its operation with the options that were chosen above it. What one has
+found is a stored file, which the next one names.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi import APIRouter, Body, FastAPI, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import BaseModel, Field
 
 from placewright import report
+from placewright.adapt.timeline import FollowedEvent, FollowedStep, followed
 from placewright.capturing.zoo import EXAMPLES, zoo_models
-from placewright.errors import PlacewrightError
-from placewright.io.boundary import parse_json
+from placewright.cluster.cluster import Cluster, device_cells, link_cells
+from placewright.cluster.drawing import cluster_drawing
+from placewright.cluster.files import error_line
+from placewright.cluster.schema import preset_names, preset_text
+from placewright.errors import PlacewrightError, UnknownNameError
+from placewright.io.boundary import parse_json, read_text
 from placewright.planning.side_by_side import (
     Side,
     side_by_side,
@@ -22,10 +34,10 @@ from placewright.planning.side_by_side import (
     verdict,
 )
 from placewright.planning.views import saved_sections
-from placewright.planning.wings import families, wings
+from placewright.planning.wings import families, find_wing, wings
 from placewright.report.gantt import timelines_in
 from placewright.report.text import ago, amount, percent, size
-from placewright.service.app import JobId, Service, clusters, details
+from placewright.service.app import ErrorParts, JobId, Service, answer_error, clusters, details
 from placewright.service.operations import Operation, Option, find
 from placewright.service.process import RESULT_BYTES
 from placewright.service.store import ENDED, Job, JobState, StoredFile
@@ -33,7 +45,7 @@ from placewright.web.access import REPORT_CONTENT
 
 HERE = Path(__file__).parent
 
-SHIPS = "ships with Placewright"
+Options = Mapping[str, Any]
 
 Chosen = Annotated[str, Query(max_length=100)]
 """Name of a stored file."""
@@ -50,6 +62,65 @@ FIRST = (
 )
 """Options that a form shows at once; the others are behind a button."""
 
+LONGEST_TEXT = 100_000
+"""Characters of a cluster that is checked."""
+
+EXAMPLE_NODES = [
+    {"name": name, "samples": count, "seconds_per_sample": each_s, "uplink": rate, "downlink": rate}
+    for name, count, each_s, rate in (
+        ("cellar", 900, "4ms", "20Mbps"),
+        ("roof", 400, "2ms", "40Mbps"),
+        ("server", 100, "0.5ms", "100Mbps"),
+    )
+]
+"""What the form of nodes offers at first."""
+
+LOOKED_AT = 200
+"""The newest jobs of an operation, among which one with the chosen options is looked for."""
+
+MOST_STEPS = 5000
+"""In one answer."""
+
+
+class ClusterCheck(BaseModel):
+    """What was found in a cluster's YAML.
+
+    `line`: where the error is. `drawing`: the cluster as SVG, where there is no error.
+    """
+
+    name: str = ""
+    devices: int = 0
+    links: int = 0
+    error: ErrorParts | None = None
+    line: int | None = None
+    drawing: str = ""
+
+
+class Steps(BaseModel):
+    """What a run has done so far."""
+
+    state: JobState
+    steps: list[FollowedStep]
+    events: list[FollowedEvent]
+
+
+class TrainingChoice(BaseModel):
+    """What is trained, and where."""
+
+    model: str = Field("", max_length=200)
+    on: str = Field("", max_length=200)
+    batch: int = Field(8, ge=1, le=999_999)
+    exact: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether it can be planned."""
+        return bool(self.model and self.on)
+
+    def options(self, source: str) -> dict[str, Any]:
+        """As an operation takes them; `source`: what it calls the model."""
+        return {source: self.model, "on": self.on, "batch": self.batch, "exact": self.exact}
+
 
 def add_pages(app: FastAPI, service: Service) -> Pages:
     """Add the pages to the application."""
@@ -62,21 +133,36 @@ def add_pages(app: FastAPI, service: Service) -> Pages:
     router.add_api_route("/jobs", pages.jobs)
     router.add_api_route("/jobs/{id}", pages.job)
     router.add_api_route("/files", pages.files)
+    router.add_api_route("/clusters", pages.clusters)
+    router.add_api_route("/clusters/{name}", pages.cluster)
+    router.add_api_route("/train", pages.train)
+    router.add_api_route("/samples", pages.samples)
     router.add_api_route("/api", pages.reference)
     router.add_api_route("/beside", pages.beside)
     router.add_api_route("/beside/report", pages.beside_report)
     router.add_api_route("/report/{name}", _of_reports, response_class=FileResponse)
     app.include_router(router)
-    inner = app.exception_handlers[PlacewrightError]
+    app.post("/api/v1/clusters/check")(check_cluster)
+    app.get("/api/v1/jobs/{id}/steps")(pages.read_steps)
 
-    async def answer(request: Request, error: PlacewrightError) -> Response:
+    async def answer(request: Request, error: Exception) -> Response:
         """An error of a page is a page."""
-        if request.url.path.startswith("/api/"):
-            return await inner(request, error)  # type: ignore[no-any-return, misc]
+        if request.url.path.startswith("/api/") or not isinstance(error, PlacewrightError):
+            return await answer_error(request, error)
         return HTMLResponse(pages.filled("error.html", error=error.parts), 404)
 
-    app.add_exception_handler(PlacewrightError, answer)  # type: ignore[arg-type]
+    app.add_exception_handler(PlacewrightError, answer)
     return pages
+
+
+def check_cluster(text: Annotated[str, Body(embed=True, max_length=LONGEST_TEXT)]) -> ClusterCheck:
+    """Check a cluster's YAML and draw it; nothing is stored."""
+    try:
+        cluster = Cluster.from_text(text, where="cluster")
+    except PlacewrightError as error:
+        return ClusterCheck(error=ErrorParts(**error.parts), line=error_line(error, text))
+    devices, links = len(cluster.devices), len(cluster.links)
+    return ClusterCheck(name=cluster.name, devices=devices, links=links, drawing=_drawn(cluster))
 
 
 def _of_reports(name: Literal["style.css", "page.js", "timeline.js"]) -> FileResponse:
@@ -171,6 +257,115 @@ class Pages:
         found = self._service.store.files(before=before, most=ROWS)
         return self.page("files.html", files=found, uses=self._uses)
 
+    def clusters(self) -> HTMLResponse:
+        """Presets, and stored files that are clusters."""
+        return self.page("clusters.html", clusters=clusters(self._service))
+
+    def cluster(self, name: str) -> HTMLResponse:
+        """A cluster; a stored file that is none any more has its text alone."""
+        text = self._cluster_text(name)
+        page = {"name": name, "text": text, "preset": name in preset_names()}
+        page |= {"uses": self._cluster_uses(), "cluster": None, "error": None, "drawing": ""}
+        try:
+            cluster = Cluster.from_text(text, where=name, name=name)
+        except PlacewrightError as error:
+            return self.page("cluster.html", **page | {"error": error.parts})
+        page |= {"cluster": cluster, "drawing": _drawn(cluster)}
+        page["devices"] = list(map(device_cells, cluster.devices))
+        page["links"] = list(map(link_cells, cluster.links))
+        return self.page("cluster.html", **page)
+
+    def _cluster_text(self, name: str) -> str:
+        """The YAML of a preset or of a stored file; `UnknownNameError` where there is none."""
+        if name in preset_names():
+            return preset_text(name)
+        file = self._service.store.file(name)
+        if file is None or file.kind != "cluster":
+            known = [each.name for each in clusters(self._service)]
+            raise UnknownNameError("cluster", name, known)
+        return read_text(self._service.files.path(file))
+
+    def _cluster_uses(self) -> list[tuple[str, str]]:
+        """Address and text of every verb that plans or runs on a cluster."""
+        found = []
+        for operation in self._service.operations.values():
+            option = next((each for each in operation.chosen if each.kind == "cluster"), None)
+            if option is not None and operation.path[-1] in ("plan", "compare"):
+                found.append((f"/new/{operation.name}?{option.name}=", " ".join(operation.path)))
+        return found
+
+    def read_steps(self, id: JobId, after: Annotated[int, Query(ge=0)] = 0) -> Steps:
+        """Read steps of a run behind a number of steps: times, losses; and all events."""
+        job = self._service.job(id)
+        lines = self._service.jobs.folder(id).lines()
+        begun = max((k for k, line in enumerate(lines) if "attempt" in line), default=0)
+        run = followed(lines[begun:])  # of its last attempt
+        steps = run.steps[after:][:MOST_STEPS]
+        return Steps(state=JobState(job.state), steps=steps, events=run.events)
+
+    def train(self, chosen: Annotated[TrainingChoice, Query()]) -> HTMLResponse:
+        """Train a model: the jobs that belong to what was chosen, and their results."""
+        compare, run = chosen.options("source"), chosen.options("model")
+        flow = self._flow("layers", *((compare, run) if chosen.complete else (None, None)))
+        compared = flow["compared"]
+        stored = self._service.store.files(job=compared.id) if compared is not None else []
+        models = [f"zoo:{name}" for name in (*EXAMPLES, *zoo_models())]
+        return self.page(
+            "train.html",
+            chosen=chosen,
+            models=[*models, *self._service.jobs.models],
+            clusters=clusters(self._service),
+            first_device=self._first_device(chosen.on),
+            compare_options=compare,
+            run_options=run,
+            plan=next((f.name for f in stored if f.output == "result.json"), None),
+            flow=flow,
+        )
+
+    def samples(self, file: Chosen = "") -> HTMLResponse:
+        """Move samples: the same for nodes that a file describes."""
+        document = find_wing("samples").files().problem_document
+        options = {"file": file}
+        asked = (options, options | {"adapt": True}) if file else (None, None)
+        schema = document.model.model_json_schema()
+        return self.page(
+            "samples.html",
+            file=file,
+            files=self._service.store.files(kinds=[document.kind], most=LOOKED_AT),
+            fields=_fields(schema),
+            rows={"name": "nodes", "fields": _fields(schema["$defs"]["NodeEntry"])},
+            example=EXAMPLE_NODES,
+            options=options,
+            flow=self._flow("samples", *asked),
+        )
+
+    def _flow(self, wing: str, compare: Options | None, run: Options | None) -> dict[str, Any]:
+        """The newest comparison and the newest run with these options, and what they have found."""
+        compared, ran = (
+            None if options is None else self._newest(f"{wing}.{verb}", options)
+            for verb, options in (("compare", compare), ("run", run))
+        )
+        return {
+            "compared": None if compared is None else details(self._service, compared),
+            "comparison": self.result(compared),
+            "ran": None if ran is None else details(self._service, ran),
+            "run": self.result(ran),
+        }
+
+    def _newest(self, operation: str, options: Options) -> Job | None:
+        """The newest job of an operation with these options, whatever others it has."""
+        for job in self._service.store.jobs(operation=operation, most=LOOKED_AT):
+            given = {"exact": True, "batch": None} | job.options
+            if all(given.get(name) == value for name, value in options.items()):
+                return job
+        return None
+
+    def _first_device(self, name: str) -> str:
+        """Of a cluster; empty where there is none of this name."""
+        with suppress(PlacewrightError):
+            return Cluster.from_text(self._cluster_text(name), where=name).device_names[0]
+        return ""
+
     def reference(self) -> HTMLResponse:
         """The API, as it describes itself."""
         return self.page("api.html", operations=self._service.operations.values())
@@ -195,7 +390,10 @@ class Pages:
                 found[option.name] = presets
             if option.kind == "source":
                 found[option.name] = [
-                    *((f"zoo:{name}", SHIPS) for name in (*zoo_models(), *EXAMPLES)),
+                    *(
+                        (f"zoo:{name}", "ships with Placewright")
+                        for name in (*zoo_models(), *EXAMPLES)
+                    ),
                     *((name, "allowed by the operator") for name in self._service.jobs.models),
                 ]
             if option.kind in ("source", "file"):
@@ -246,6 +444,24 @@ class Pages:
             return side_of_data(data, name)
         made = _text(self._service.jobs.folder(file.job).out / "report.html")
         return side_of_data(data, name, list(timelines_in(made)) or None)
+
+
+def _drawn(cluster: Cluster) -> str:
+    too_many = "<p>It has too many hosts or devices to be drawn; the tables have all of them.</p>"
+    return cluster_drawing(cluster) or too_many
+
+
+def _fields(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What can be written in one line, of what the schema of a document has."""
+    required = schema.get("required", ())
+    found = []
+    for name, each in schema["properties"].items():
+        kinds = {kind.get("type") for kind in each.get("anyOf", (each,))}
+        if kinds & {"number", "integer", "string"} and name != "schema_version":
+            default = each.get("default")
+            default = "" if default is None else default
+            found.append({"name": name, "required": name in required, "default": default})
+    return sorted(found, key=lambda field: not field["required"])
 
 
 def _text(path: Path) -> str:

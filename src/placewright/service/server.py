@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal
 
 from placewright.errors import InputError, UnsupportedError
 from placewright.interpreter import python_environment
@@ -22,12 +22,6 @@ from placewright.numerics.collector import collector_paused
 from placewright.service.operations import Operation, offered
 from placewright.web.listening import address_of, listen
 from placewright.web.refusals import LOOPBACK
-
-if TYPE_CHECKING:
-    from placewright.service.store import Tokens
-
-FIRST = "operator"
-"""Name of the token that is made where one is needed and there is none."""
 
 KEEP_ALIVE_S = 30
 """A connection without a request is closed then: a client's next one may be on its way."""
@@ -152,14 +146,11 @@ def _server(
     listening: socket.socket,
 ) -> tuple[Any, Any, str]:
     from placewright.service.app import Service, api
-    from placewright.service.clusters import add_clusters
     from placewright.service.files import FileStore
-    from placewright.service.flows import add_flows
     from placewright.service.jobs import Jobs
     from placewright.service.pages import add_pages
     from placewright.service.process import JobFolder, ray_folders
-    from placewright.service.services import ServeOperation
-    from placewright.service.serving import add_services
+    from placewright.service.serving import ServeOperation, add_services
     from placewright.service.store import Store, Tokens, sqlite_url
     from placewright.web.access import Access
     from placewright.web.connections import Server, allow_files
@@ -183,14 +174,11 @@ def _server(
         new_folder=ray_folders() if options.engine == "ray" else JobFolder,
     )
     tokens = Tokens(store) if options.needs_token else None
-    made = "" if tokens is None else _changed_token(tokens, options)
+    made = "" if tokens is None else tokens.change(options.new_token, options.end_token)
     allow_files()
     service = Service(store, files, jobs, tokens)
     application = api(service)
-    pages = add_pages(application, service)
-    add_clusters(application, service, pages)
-    add_flows(application, service, pages)
-    add_services(application, service, pages)
+    add_services(application, service, add_pages(application, service))
     guarded = Access(
         application,
         host=options.host,
@@ -202,14 +190,6 @@ def _server(
         guarded, listening, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=3
     )
     return service, server, made
-
-
-def _changed_token(tokens: Tokens, options: ServiceOptions) -> str:
-    """The token that is made, empty where none is."""
-    if options.end_token is not None:
-        tokens.end(options.end_token)
-    name = options.new_token or ("" if len(tokens) else FIRST)
-    return tokens.make(name) if name else ""
 
 
 async def _serve(server: Any, service: Any, folder: Path, ready: Callable[[], object]) -> None:

@@ -45,6 +45,9 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 VERSION = "1"
 """Of the tables: the newest of the migrations."""
 
+FIRST = "operator"
+"""Name of the token that is made where one is needed and there is none."""
+
 LOCK = 8_400_000_001
 """Of PostgreSQL: held by the service that has the database."""
 
@@ -400,8 +403,12 @@ class Tokens:
         with store.session() as session:
             self._names = {row.sha256: row.name for row in session.scalars(select(Token))}
 
-    def __len__(self) -> int:
-        return len(self._names)
+    def change(self, new: str | None, end: str | None) -> str:
+        """End a token and make one; the token that is made, empty where none is."""
+        if end is not None:
+            self.end(end)
+        name = new or ("" if self._names else FIRST)
+        return self.make(name) if name else ""
 
     def make(self, name: str) -> str:
         """A new token, which nobody can look up later; an earlier one of this name ends."""
