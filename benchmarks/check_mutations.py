@@ -395,7 +395,7 @@ _EXCHANGE = "placewright.runtime.messages:Exchange"
 _SPLIT = "placewright.capturing.containers"
 _STAGE = "placewright.layers.execution.stage_step"
 _MADE = "placewright.capturing.updates:Update.made"
-_MODE = (("placewright.capturing.mode:set_mode", _all_trained),)
+_MODE = (("placewright.capturing.python_state:set_mode", _all_trained),)
 
 
 def _capture(**edit: Callable[[Instruction], Instruction]) -> Fault:

@@ -21,7 +21,7 @@ from placewright.adapt.membership import (
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError, RunError, WorkerError
 from placewright.testbed import Testbed
-from placewright.testbed.node_handle import NodeHandle
+from placewright.testbed.record import NodeHandle
 from placewright.testbed.testbed import missing
 
 ERROR = WorkerError("no answer in time")

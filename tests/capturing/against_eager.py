@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from placewright.capturing.containers import refilled, tensors_of
-from placewright.capturing.mode import set_mode
 from placewright.capturing.model import capture_source
+from placewright.capturing.python_state import set_mode
 from placewright.capturing.source import ModelAndLoss, ModelSource, mean_square
 from placewright.capturing.state import initial_state
 from placewright.graph.graph import Graph

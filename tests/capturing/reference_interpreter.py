@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from placewright.capturing.lowered import spec_of
+from placewright.capturing.lowering import spec_of
 from placewright.capturing.program_calls import materialise, resolve_target
 from placewright.graph.graph import Graph, Ref, TensorSpec
 

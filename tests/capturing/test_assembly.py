@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from placewright.capturing.lowered import spec_bytes
+from placewright.capturing.lowering import spec_bytes
 from placewright.capturing.model import capture
 from placewright.capturing.program_calls import RECURRENT, resolve_target
 from placewright.cluster.cluster import Cluster, Device

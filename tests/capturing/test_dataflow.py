@@ -15,7 +15,7 @@ from torch.nn.functional import linear
 
 import placewright
 from placewright.capturing.dataflow import resolve
-from placewright.capturing.lowered import RESIDENT, Call, Lowered
+from placewright.capturing.lowering import RESIDENT, Call, Lowered
 from placewright.capturing.model import capture, capture_source
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state

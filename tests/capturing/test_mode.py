@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from placewright.capturing.mode import in_mode, set_mode
 from placewright.capturing.model import capture
+from placewright.capturing.python_state import in_mode, set_mode
 from placewright.capturing.real_calls import called
 from placewright.capturing.source import ModelSource
 from placewright.graph.graph import Program

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from placewright.capturing.lowered import spec_of
+from placewright.capturing.lowering import spec_of
 from placewright.capturing.model import capture, capture_source, load_model
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import decode, initial_state

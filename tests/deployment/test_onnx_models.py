@@ -26,7 +26,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import best_single
 from placewright.planning.result import Result
 from placewright.planning.solving import judged_plan
-from placewright.runtime.model_files.contract import FilePlacement
+from placewright.runtime.model_files import FilePlacement
 from placewright.runtime.model_files.onnx_sessions import OnnxSessions, _by_node, parts_of
 from tests.capturing.files.models import branching, save
 from tests.cli.run_cli import run_cli

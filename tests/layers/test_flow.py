@@ -17,8 +17,7 @@ from placewright.files import read, write
 from placewright.layers.conformance import all_linked, flow_instances, random_flow, tiny_flow
 from placewright.layers.flow import FLOW, bounds
 from placewright.layers.flow.files import problem_json, read_problem
-from placewright.layers.flow.judge import judge
-from placewright.layers.flow.problem import FlowProblem, LayerRanges, ranges_of
+from placewright.layers.flow.problem import FlowProblem, LayerRanges, judge, ranges_of
 from placewright.planning.candidates import Status
 from placewright.planning.solving import compare, solve
 from placewright.testing import PlannerConformance, WingConformance

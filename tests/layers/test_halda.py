@@ -22,8 +22,13 @@ from placewright.layers.conformance import (
 )
 from placewright.layers.halda import HALDA
 from placewright.layers.halda.files import read_problem
-from placewright.layers.halda.judge import judge, layer_bytes, physical_bound_s
-from placewright.layers.halda.problem import RingPlan, RingProblem
+from placewright.layers.halda.problem import (
+    RingPlan,
+    RingProblem,
+    judge,
+    layer_bytes,
+    physical_bound_s,
+)
 from placewright.planning.candidates import Status
 from placewright.planning.solving import compare, solve
 from placewright.testing import PlannerConformance, WingConformance

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba.core import types
 
-from placewright.numerics import call_types
+from placewright.numerics import njit
 
 
 def _kernel(values: Any, rows: Any, counts: Any, at: int, by: float) -> Any:
@@ -26,7 +26,7 @@ def _compiled(**options: bool) -> tuple[Any, list[str], list[Any]]:
     rows = np.zeros(4, dtype=[("x", "f8"), ("n", "u4")])
     arguments = [np.arange(4.0), rows, np.arange(1, 5), 2, 0.5]
     dispatcher: Any = numba.njit(**options)(_kernel)
-    with call_types.remembered_call_types():
+    with njit.remembered_call_types():
         results = [dispatcher(*arguments) for _ in range(2)]
     (overload,) = dispatcher.overloads.values()
     calls = [str(call) for call in overload.type_annotation.calltypes.values()]
@@ -42,7 +42,7 @@ def test_functions_are_typed_and_computed_as_by_numba_alone(
     """Also for other flags than those which the calls were resolved for before."""
     _compiled()
     remembered = _compiled(**options), _compiled(**options)
-    monkeypatch.setattr(call_types, "_get_call_type", call_types.resolve)
+    monkeypatch.setattr(njit, "_get_call_type", njit.resolve_call)
     alone = _compiled(**options)
     assert remembered == (alone, alone)
 
@@ -51,8 +51,8 @@ def test_functions_of_users_ask_numba_each_time(monkeypatch: pytest.MonkeyPatch)
     """They may add implementations between two kernels."""
     _compiled()
     asked: list[Any] = []
-    resolve = call_types.resolve
-    monkeypatch.setattr(call_types, "resolve", lambda *of: asked.append(of) or resolve(*of))  # type: ignore[func-returns-value]
+    resolve = njit.resolve_call
+    monkeypatch.setattr(njit, "resolve_call", lambda *of: asked.append(of) or resolve(*of))  # type: ignore[func-returns-value]
     numba.njit(lambda values: values[0] + values[1])(np.arange(3.0))
     assert asked
 
@@ -61,12 +61,12 @@ def test_a_call_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second function asks Numba for none of the first one's calls, but those with tuples."""
     _compiled()
     asked: list[Any] = []
-    resolve = call_types.resolve
+    resolve = njit.resolve_call
 
     def counted(self: Any, context: Any, args: Any, kws: Any) -> Any:
         asked.append(args)
         return resolve(self, context, args, kws)
 
-    monkeypatch.setattr(call_types, "resolve", counted)
+    monkeypatch.setattr(njit, "resolve_call", counted)
     _compiled()
     assert not [x for x in asked if not any(isinstance(y, types.BaseTuple) for y in x)]

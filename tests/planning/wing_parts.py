@@ -9,7 +9,6 @@ from placewright.layers import planners as layer_planners
 from placewright.layers import views as layer_views
 from placewright.layers.devicemap import files as map_files
 from placewright.layers.devicemap import planners as map_planners
-from placewright.layers.devicemap import views as map_views
 from placewright.layers.flow import files as flow_files
 from placewright.layers.flow import planners as flow_planners
 from placewright.layers.halda import files as ring_files
@@ -50,7 +49,7 @@ VIEWS: tuple[Views, ...] = (
     layer_views,
     flow_files.VIEWS,
     ring_files.VIEWS,
-    map_views.VIEWS,
+    map_files.VIEWS,
     sample_views,
     request_views,
 )

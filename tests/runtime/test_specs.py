@@ -24,7 +24,7 @@ from placewright.runtime.specs import (
     emulated,
     worker_specs,
 )
-from placewright.testbed.node_handle import NodeHandle
+from placewright.testbed.record import NodeHandle
 
 DUO = Cluster(
     (Device("a", node="x", cores=2), Device("b", node="y", cores=2, speed=0.5)),

@@ -1,6 +1,6 @@
 """The linear program of samples in plain loops, row by row, solved by scipy.
 
-Written from the model alone (`placewright.samples.simulation` in words), with a dense matrix
+Written from the model alone (`placewright.samples.judge` in words), with a dense matrix
 and without a thought for speed. Its rows come in the families in which multipliers are asked for.
 """
 

@@ -13,7 +13,7 @@ from placewright.runtime.engines.engine import Engine
 from placewright.runtime.engines.local import Local
 from placewright.runtime.engines.ray_engine import Ray
 from placewright.runtime.program import Worker, WorkerProgram, order
-from placewright.testbed.node_handle import NodeHandle
+from placewright.testbed.record import NodeHandle
 
 TRIES = 3
 """Times that one step is tried again when no node seems to be gone."""

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from placewright.capturing.dataflow import ColocationGroups, Dataflow
-from placewright.capturing.lowered import Call, spec_bytes, storage_bytes
+from placewright.capturing.lowering import Call, spec_bytes, storage_bytes
 from placewright.capturing.program_calls import RECURRENT, current_settings, resolve_target
 from placewright.capturing.source import ModelSource
 from placewright.errors import UnsupportedError

@@ -24,10 +24,10 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 
-from placewright.capturing.lowered import input_name
 from placewright.capturing.python_state import Container, PythonState
 from placewright.capturing.source import ModelSource
 from placewright.errors import InputError, PlacewrightError, UnsupportedError
+from placewright.graph.graph import input_name
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from placewright.capturing.lowered import Lowered, spec_bytes
+from placewright.capturing.lowering import Lowered, spec_bytes
 from placewright.capturing.program_calls import RECURRENT, operation
 from placewright.graph.graph import ProgramInput, TensorSpec
 

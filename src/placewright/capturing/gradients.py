@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from placewright.capturing.checks import check_memory
 from placewright.capturing.isolation import isolated_trace
-from placewright.capturing.lowered import Lowered
-from placewright.capturing.lowering import lower
+from placewright.capturing.lowering import Lowered, lower
 from placewright.capturing.program_calls import (
     apply_settings,
     current_settings,

@@ -28,9 +28,15 @@ import torch
 from torch import Tensor, nn
 
 from placewright.capturing.isolation import executed_code, watch
-from placewright.capturing.mode import flags_kept, set_mode
 from placewright.capturing.program_calls import tracing_settings
-from placewright.capturing.python_state import Container, Globals, PythonState, base_of
+from placewright.capturing.python_state import (
+    Container,
+    Globals,
+    PythonState,
+    base_of,
+    flags_kept,
+    set_mode,
+)
 from placewright.capturing.read_watch import read_newest
 from placewright.capturing.source import Loss, modules_in
 from placewright.errors import InputError
@@ -201,7 +207,7 @@ def changed_model(by: str, where: str, hint: str) -> InputError:
 
 
 def effective_modes(model: nn.Module, *, training: bool) -> tuple[bool, ...]:
-    """The mode of every module in a step; see `placewright.capturing.mode.set_mode`."""
+    """The mode of every module in a step; see `placewright.capturing.python_state.set_mode`."""
     with flags_kept(model):
         set_mode(model, training=training)
         return tuple(module.training for module in model.modules())

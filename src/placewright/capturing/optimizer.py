@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from placewright.capturing.lowered import Call, Lowered, input_name
+from placewright.capturing.lowering import Call, Lowered
 from placewright.capturing.source import ModelSource, TrainingRecipe
 from placewright.capturing.update_rule import ACCUMULATE, UNSCALE, UPDATE
 from placewright.capturing.user_optimizer import (
@@ -35,7 +35,15 @@ from placewright.capturing.user_optimizer import (
     settings_input,
 )
 from placewright.errors import UnsupportedError
-from placewright.graph.graph import Const, Instruction, ProgramInput, ProgramOutput, Ref, TensorSpec
+from placewright.graph.graph import (
+    Const,
+    Instruction,
+    ProgramInput,
+    ProgramOutput,
+    Ref,
+    TensorSpec,
+    input_name,
+)
 
 ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
 """The defaults of `torch.optim.Adam`."""

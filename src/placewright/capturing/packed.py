@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from placewright.capturing.own_operations import OPERATIONS, define_operation
+from placewright.capturing.rewrites import OPERATIONS, define_operation
 from placewright.errors import InputError, UnsupportedError
 
 _FUNCTIONS: Any = torch._C._VariableFunctions

@@ -4,7 +4,8 @@ A forward pass may leave things behind: a cache, a count, a mask by length, a we
 on a module, in an object that it holds, in a global variable, on a class or in an ``lru_cache``.
 During a trace those are fakes, which would break the user's model afterwards. So every container
 that the code of the model and the loss can reach is copied (one level; what it holds is a container
-of its own) and filled again.
+of its own) and filled again. `in_mode` does that around a trace or a call, and restores the mode,
+training or evaluation, that the model was in.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import functools
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+
+from placewright.capturing.source import Loss, modules_in
 
 MOST_CONTAINERS = 50_000
 """Far more than a model with its configuration has; the rest is not looked at."""
@@ -445,3 +449,49 @@ def _set_attributes(holder: Any, content: dict[str, Any], put: Callable[..., Non
     for name, value in content.items():
         if name not in now or now[name] is not value:
             put(holder, name, value)
+
+
+@contextmanager
+def in_mode(
+    model: nn.Module, loss_fn: Loss | None = None, *, training: bool
+) -> Iterator[PythonState]:
+    """Set the mode by `set_mode`, and put back all that the code of model and loss changes.
+
+    Yields what is put back, with which a second trace can begin as the first one did.
+    """
+    with flags_kept(model):
+        set_mode(model, training=training)
+        state = PythonState.of(model, *modules_in(loss_fn), loss_fn)
+        try:
+            yield state
+        finally:
+            state.restore()
+
+
+def set_mode(model: nn.Module, *, training: bool) -> None:
+    """``model.train(training)``, unless the model is in that mode.
+
+    Then each of its modules stays in the mode that the user gave it: a batch norm with frozen
+    statistics in a model that is trained, dropout that is on in evaluation. A ``torch.export``
+    module stays in the mode that it was exported in.
+    """
+    if model.training == training:
+        return
+    try:
+        model.train(training)
+    except NotImplementedError:
+        if not isinstance(model, fx.GraphModule):
+            raise
+
+
+@contextmanager
+def flags_kept(model: nn.Module) -> Iterator[None]:
+    """Put every module back into the mode that it has now."""
+    before, flags = model.training, [(m, m.training) for m in model.modules()]
+    try:
+        yield
+    finally:
+        set_mode(model, training=before)
+        for module, flag in flags:
+            if module.training != flag:
+                module.training = flag

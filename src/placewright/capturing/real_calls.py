@@ -24,8 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from placewright.capturing.checks import python_generators_kept
 from placewright.capturing.containers import leaves_of, refilled, tensors_of
-from placewright.capturing.mode import flags_kept, set_mode
-from placewright.capturing.python_state import PythonState
+from placewright.capturing.python_state import PythonState, flags_kept, set_mode
 from placewright.capturing.rewrites import is_random
 from placewright.capturing.source import (
     ModelAndLoss,

@@ -21,6 +21,8 @@
    computes the forward pass again, so that the same masks come. A graph has no generator to
    restore. While a trace records, an RNG state is a position in the graph; draws that are repeated
    from one state are found afterwards and take the result of the first draw.
+
+`define_operation` defines operations of our own among PyTorch's, ``torch.ops.placewright``.
 """
 
 from __future__ import annotations
@@ -37,8 +39,40 @@ from torch._prims_common import is_non_overlapping_and_dense_or_false as is_dens
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._pytree import tree_map_only
 
-from placewright.capturing.own_operations import OPERATIONS, define_operation
 from placewright.errors import UnsupportedError
+
+OPERATIONS: Any = torch.ops.placewright
+"""All that `define_operation` has defined, by name."""
+
+_LIBRARY = torch.library.Library("placewright", "DEF")  # type: ignore[no-untyped-call]
+
+
+def define_operation(
+    schema: str,
+    kernel: Callable[..., Any],
+    shapes: Callable[..., Any] | None = None,
+    gradients: tuple[Callable[..., None], Callable[..., Any]] | None = None,
+    *,
+    draws: bool = False,
+) -> None:
+    """Define an operation for every device.
+
+    `shapes` is computed in its place while PyTorch traces; `gradients` are what its forward pass
+    keeps and its backward pass, as in ``torch.library.register_autograd``; `draws`: it takes random
+    numbers from a generator.
+    """
+    tags = (torch.Tag.nondeterministic_seeded,) if draws else ()
+    name = schema.partition("(")[0]
+    _LIBRARY.define(schema, tags=tags)  # type: ignore[no-untyped-call]
+    _LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    if shapes is not None:
+        torch.library.register_fake(f"placewright::{name}", shapes, lib=_LIBRARY)
+    if gradients is not None:
+        keep, backward = gradients
+        torch.library.register_autograd(
+            f"placewright::{name}", backward, setup_context=keep, lib=_LIBRARY
+        )
+
 
 aten = torch.ops.aten
 

@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from placewright.capturing.checks import python_generators_kept
 from placewright.capturing.containers import MicroBatch, refilled, tensors_of
-from placewright.capturing.mode import in_mode
+from placewright.capturing.python_state import in_mode
 from placewright.capturing.source import ModelAndLoss, ModelSource, TrainingRecipe, mean_square
 from placewright.errors import UnsupportedError
 

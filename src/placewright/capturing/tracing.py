@@ -22,7 +22,7 @@ from placewright.capturing.functional import (
     step_inputs,
     write_back,
 )
-from placewright.capturing.mode import in_mode
+from placewright.capturing.python_state import in_mode
 from placewright.capturing.source import ModelSource, TrainingRecipe, mean_square
 from placewright.capturing.split_loss import CountedMeans, LossSplit, split_rows, whole_counts
 from placewright.errors import InputError, UnsupportedError

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from placewright.capturing.own_operations import define_operation
+from placewright.capturing.rewrites import define_operation
 from placewright.errors import InputError, RunError
 
 UPDATE = "placewright.update.default"

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from placewright.capturing.lowered import input_name, spec_of
+from placewright.capturing.lowering import spec_of
 from placewright.capturing.update_rule import (
     PLAIN,
     UPDATE,
@@ -30,7 +30,7 @@ from placewright.capturing.update_rule import (
     rule_of,
 )
 from placewright.errors import InputError, UnsupportedError
-from placewright.graph.graph import Program, Ref, TensorSpec
+from placewright.graph.graph import Program, Ref, TensorSpec, input_name
 
 _STEPS = 3
 """Steps of a trial: some classes make part of their state in the second one."""

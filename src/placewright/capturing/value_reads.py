@@ -23,8 +23,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from placewright.capturing.own_operations import OPERATIONS, define_operation
 from placewright.capturing.packed import pack
+from placewright.capturing.rewrites import OPERATIONS, define_operation
 from placewright.errors import InputError
 
 aten = torch.ops.aten

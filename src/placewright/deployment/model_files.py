@@ -39,7 +39,7 @@ from placewright.planning.result import Result
 from placewright.profiling.model_files import HANDOVER_BANDWIDTH, profile_onnx, profile_openvino
 from placewright.profiling.profiler import Method, ProfileTable, operator_problem
 from placewright.report.text import seconds as text_of_seconds
-from placewright.runtime.model_files.contract import FilePlacement, PlacedFile
+from placewright.runtime.model_files import FilePlacement, PlacedFile
 
 if TYPE_CHECKING:
     from placewright.capturing.files.model_file import Array, ModelFile

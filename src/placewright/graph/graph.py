@@ -43,6 +43,11 @@ DTYPES = (
 """Dtypes of values, by their names in PyTorch, the usual ones first."""
 
 
+def input_name(role: str, key: str) -> str:
+    """``parameter:conv1.weight``; the colon distinguishes it from operator names."""
+    return f"{role}{INPUT_MARK}{key}"
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """Shape, dtype (``float32``) and strides (elements) of one value."""

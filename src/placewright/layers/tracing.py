@@ -32,9 +32,8 @@ from placewright.capturing.checks import (
 )
 from placewright.capturing.functional import deeper_recursion
 from placewright.capturing.isolation import isolated_trace, recorded_code
-from placewright.capturing.mode import in_mode
 from placewright.capturing.program_calls import operation
-from placewright.capturing.python_state import PythonState
+from placewright.capturing.python_state import PythonState, in_mode
 from placewright.capturing.real_calls import called
 from placewright.capturing.source import (
     ModelSource,

@@ -20,8 +20,9 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, lockf
 from functools import cache
 from hashlib import sha256
@@ -35,8 +36,9 @@ from llvmlite.binding import ffi  # type: ignore[import-untyped]
 from numba import njit
 from numba.core import config, event, types
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.targetconfig import ConfigStack
+from numba.core.types.functions import BaseFunction
 
-from placewright.numerics.call_types import remembered_call_types
 from placewright.numerics.collector import collector_paused
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -235,6 +237,62 @@ def njit_inline(function: F) -> F:
 
 index: Any = np.uint32
 """The same number as an unsigned index, which needs no test for wrapping around."""
+
+_PLAIN = (types.Number, types.Boolean, types.Literal, types.Array, types.Record, types.NoneType)
+"""Of arguments whose types change no more: those of tuples, functions or lists may."""
+
+resolve_call = BaseFunction.get_call_type
+"""Numba's own."""
+
+_compiling = threading.local()
+
+
+@contextmanager
+def remembered_call_types() -> Iterator[None]:
+    """Let Numba resolve a call with arguments of plain types once, for each set of flags.
+
+    For every ``a[i]`` and every sum, Numba asks its implementations (of lists, dicts, text, arrays
+    and more) one after another which of them takes these types, and builds a message for each that
+    does not: a quarter of what compiling takes. The answer follows from the types and the
+    compiler's flags. A user's own kernels may add implementations at any time: they ask Numba.
+    """
+    BaseFunction.get_call_type = _get_call_type  # type: ignore[method-assign]
+    outer = getattr(_compiling, "ours", False)
+    _compiling.ours = True
+    try:
+        yield
+    finally:
+        _compiling.ours = outer
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolved:
+    """A call; function and context are kept, so that no other one gets their `id`."""
+
+    function: Any
+    context: Any
+    flags: Any
+    signature: Any
+    implementation: Any
+
+
+_resolved: dict[tuple[int, int, tuple[Any, ...]], _Resolved] = {}
+
+
+def _get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
+    if not getattr(_compiling, "ours", False):
+        return resolve_call(self, context, args, kws)
+    if kws or type(self) is not types.Function or not all(isinstance(x, _PLAIN) for x in args):
+        return resolve_call(self, context, args, kws)
+    key, flags = (id(self), id(context), tuple(args)), ConfigStack.top_or_none()
+    known = _resolved.get(key)
+    if known is None or (known.flags is not flags and known.flags != flags):
+        signature: Any = resolve_call(self, context, args, kws)
+        implementation = self._impl_keys[signature.args]
+        known = _resolved[key] = _Resolved(self, context, flags, signature, implementation)
+    # Other flags may have put their own implementation there since.
+    self._impl_keys[known.signature.args] = known.implementation
+    return known.signature
 
 
 HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

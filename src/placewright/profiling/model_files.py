@@ -27,7 +27,7 @@ from placewright.profiling.profiler import (
     operator_problem,
     profile_key,
 )
-from placewright.runtime.model_files.contract import FilePlacement
+from placewright.runtime.model_files import FilePlacement
 from placewright.runtime.model_files.hetero import placed_seconds
 from placewright.runtime.model_files.onnx_sessions import (
     handover_seconds,

@@ -72,7 +72,7 @@ import numpy as np
 
 from placewright.errors import RunError
 from placewright.testbed.namespaces import join
-from placewright.testbed.node_handle import NodeHandle
+from placewright.testbed.record import NodeHandle
 
 _DATACLASS, _ARRAY, _COMPLEX = 1, 2, 3
 """Types of extensions."""

@@ -19,7 +19,7 @@ from placewright.errors import UnsupportedError
 from placewright.runtime.emulation import ShapedLink
 from placewright.runtime.host import Host
 from placewright.runtime.limits import GROUP_S
-from placewright.testbed.node_handle import NodeHandle
+from placewright.testbed.record import NodeHandle
 
 Way = Literal["copy", "nccl", "gloo", "timed"]
 

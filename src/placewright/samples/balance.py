@@ -18,9 +18,9 @@ import numpy as np
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount
+from placewright.samples.judge import port_seconds, waits_for_all
 from placewright.samples.plan import SamplePlan, plan_of
 from placewright.samples.problem import Batches, Duplex, Overlap, SampleProblem
-from placewright.samples.simulation import port_seconds, waits_for_all
 
 AT_ONCE = 1_000
 """Moves between two looks at the time: a few hundredths of a second among 2,000 nodes."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.samples.judge import waits_for_all
 from placewright.samples.problem import Batches, Duplex, Overlap, SampleProblem
-from placewright.samples.simulation import waits_for_all
 from placewright.solvers.programs import LinearProgram, Solution
 
 

@@ -20,11 +20,11 @@ from placewright.numerics.arrays import FloatArray
 from placewright.runtime import limits
 from placewright.runtime.engines.local import LocalGroup
 from placewright.samples.data import Held, Shard, audit, held_by, numbered
+from placewright.samples.judge import simulate_transfers
 from placewright.samples.mover import Fault, MoveOrder, SamplesSent, SampleTransfer
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
-from placewright.samples.simulation import simulate_transfers
 
 MOST_RESTARTS = 5
 """Per node: a process that dies more often will go on dying."""

@@ -18,7 +18,7 @@ from placewright.errors import InputError, WorkerError, WorkerLostError
 from placewright.runtime.engines.local import Local, LocalGroup
 from placewright.samples.problem import SampleProblem
 from placewright.testbed import Testbed
-from placewright.testbed.node_handle import NodeHandle
+from placewright.testbed.record import NodeHandle
 
 SAMPLE_NODE = "placewright.samples.training.node_training:SampleNode"
 """The worker program of a node, by name: this module only starts it."""

@@ -46,11 +46,10 @@ from placewright.report.page import (
 )
 from placewright.report.text import percent, plain_table, seconds, size
 from placewright.samples.files import read_problem
-from placewright.samples.judge import SampleJudgement, judge
+from placewright.samples.judge import SampleJudgement, judge, waits_for_all
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.problem import Overlap, SampleProblem
 from placewright.samples.schema import SamplePlanFile
-from placewright.samples.simulation import waits_for_all
 
 if TYPE_CHECKING:
     from placewright.samples.adaptive import AdaptiveEpoch

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from placewright.errors import InputError, PlacewrightError, RunError, UnknownNameError
 from placewright.io.stored import write_file
-from placewright.layers.devicemap.views import map_section
+from placewright.layers.devicemap.files import map_section
 from placewright.requests.serving.measured import ServerClient, measured_problem, recent_requests
 from placewright.requests.serving.protocol import LENGTH
 from placewright.service.app import ErrorParts, JobDetails, Owner, Service, log_end

@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from placewright.testbed.node_handle import NodeHandle
+    from placewright.testbed.record import NodeHandle
     from placewright.testbed.testbed import Testbed
 
 _HOME = {
-    "NodeHandle": "placewright.testbed.node_handle",
+    "NodeHandle": "placewright.testbed.record",
     "Testbed": "placewright.testbed.testbed",
 }
 

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Final
 
-from placewright.testbed.node_handle import NodeHandle
+from placewright.testbed.record import NodeHandle
 
 ROUNDS: Final = 25
 _RAMP: Final = 0.2

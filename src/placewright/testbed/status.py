@@ -22,8 +22,7 @@ from placewright.interpreter import python_command, python_environment
 from placewright.io.units import BYTES, SECONDS
 from placewright.io.units import show as quantity
 from placewright.report.text import plain_table, size
-from placewright.testbed.node_handle import NodeHandle
-from placewright.testbed.record import emulator_pid
+from placewright.testbed.record import NodeHandle, emulator_pid
 from placewright.testbed.testbed import Testbed
 
 

@@ -24,10 +24,10 @@ from placewright.testbed.blueprint import (
 )
 from placewright.testbed.groups import Trees, find_trees, kill
 from placewright.testbed.namespaces import LinkTable
-from placewright.testbed.node_handle import NodeHandle
 from placewright.testbed.record import (
     LINKS,
     LOG,
+    NodeHandle,
     Process,
     Record,
     emulator_pid,

@@ -10,7 +10,7 @@ from torch import Tensor, _meta_registrations, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from placewright.capturing.functional import shape_rules
-from placewright.capturing.lowered import spec_of
+from placewright.capturing.lowering import spec_of
 from placewright.capturing.model import capture, capture_source
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state

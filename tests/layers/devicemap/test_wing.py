@@ -15,6 +15,7 @@ from placewright.layers.conformance import random_map
 from placewright.layers.devicemap import DEVICE_MAP
 from placewright.layers.devicemap.device_map import device_map
 from placewright.layers.devicemap.files import (
+    VIEWS,
     MapPlanFile,
     problem_json,
     read_problem,
@@ -23,7 +24,6 @@ from placewright.layers.devicemap.files import (
 from placewright.layers.devicemap.judge import MapJudgement, judge
 from placewright.layers.devicemap.planners import plan_map
 from placewright.layers.devicemap.problem import MapProblem
-from placewright.layers.devicemap.views import VIEWS
 from placewright.planning.candidates import Status
 from placewright.testing import PlannerConformance, WingConformance
 from tests.cli.run_cli import run_cli

@@ -13,7 +13,7 @@ DEVICE_MAP = package_wing(
     "problem.MapProblem",
     "problem.MapPlan",
     planning="planners.PLANNING",
-    views="views.VIEWS",
+    views="files.VIEWS",
     conformance="..conformance.DEVICE_MAP",
     command_line="",
 )

@@ -12,11 +12,11 @@ from pydantic import Field
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.boundary import FileModel, errors_in, validate
 from placewright.io.stored import read_data, stem, write_data
-from placewright.layers.flow.judge import FlowJudgement
 from placewright.layers.flow.problem import (
     LARGEST_RATE,
     MOST_LAYERS,
     MOST_NODES,
+    FlowJudgement,
     FlowProblem,
     LayerRanges,
     check_plan,

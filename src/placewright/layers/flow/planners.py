@@ -15,9 +15,14 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.io.arguments import Range
 from placewright.layers.flow.bounds import bounds
-from placewright.layers.flow.judge import FlowJudgement, judge
 from placewright.layers.flow.kernels import anneal
-from placewright.layers.flow.problem import FlowProblem, LayerRanges, ranges_of
+from placewright.layers.flow.problem import (
+    FlowJudgement,
+    FlowProblem,
+    LayerRanges,
+    judge,
+    ranges_of,
+)
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import (
     Context,

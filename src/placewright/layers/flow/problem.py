@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from placewright.errors import InputError
 from placewright.io.arguments import checked
+from placewright.layers.flow.kernels import max_flow, workspace
 from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
 from placewright.planning.contract import Problem
 from placewright.report.text import plain_table
-
-if TYPE_CHECKING:
-    from placewright.layers.flow.judge import FlowJudgement
 
 MOST_NODES, MOST_LAYERS = 1_000, 10_000
 """Links are a table of all pairs of machines, loads one of machines by layers."""
@@ -147,3 +145,77 @@ def check_plan(problem: FlowProblem, plan: LayerRanges) -> None:
         if e - s > most:
             by, hint = f"{e - s} layers, at most {most}", "give it fewer layers"
             raise InputError("cannot hold these", where=f"placement of {name}", by=by, hint=hint)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowJudgement:
+    """Judgement of a plan.
+
+    Attributes
+    ----------
+    value
+        Tokens/s.
+    carried
+        Shape (n,): tokens/s through each machine.
+    violation, violation_size
+        What keeps every token from passing, and the number of layers that no machine holds, or 1
+        where links are missing.
+    """
+
+    problem: FlowProblem
+    plan: LayerRanges
+    value: float
+    carried: FloatArray
+    violation: str
+    violation_size: float
+
+    @property
+    def feasible(self) -> bool:
+        """Whether any token passes all layers."""
+        return not self.violation
+
+    @property
+    def metrics(self) -> dict[str, tuple[float, str]]:
+        """Measures beside the value."""
+        used = self.carried > 0
+        held = np.subtract(self.plan.end, self.plan.start)
+        work = float(self.carried @ held)
+        return {
+            "machines": (float(used.sum()), ""),
+            "layers held per layer": (float(held[used].sum()) / self.problem.layers, ""),
+            "tokens x layers": (work, ""),
+        }
+
+    def trace(self) -> None:
+        """Flows have no timeline."""
+        return
+
+
+def judge(problem: FlowProblem, plan: LayerRanges) -> FlowJudgement:
+    """Tokens/s of a plan.
+
+    Raises `InputError`: it is no plan of the problem.
+    """
+    check_plan(problem, plan)
+    work, left = workspace(problem.n, problem.layers)
+    value = max_flow(
+        np.array(plan.start),
+        np.array(plan.end),
+        problem.rates,
+        problem.links,
+        problem.layers,
+        problem.partial_inference,
+        work,
+        left,
+    )
+    carried = left[0, 1 : 2 * problem.n : 2].copy()
+    violation, missing = "", 0.0
+    if value <= 0:
+        held = np.zeros(problem.layers, dtype=bool)
+        for s, e in zip(plan.start, plan.end, strict=True):
+            held[s:e] = True
+        missing = float((~held).sum())
+        what = f"no machine holds layer {int(held.argmin())}" if missing else "no links join them"
+        missing = missing or 1.0  # a link is
+        violation = f"no token passes all {problem.layers} layers: {what}"
+    return FlowJudgement(problem, plan, float(value), carried, violation, missing)

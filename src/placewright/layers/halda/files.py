@@ -12,7 +12,6 @@ from pydantic import Field
 from placewright.errors import UnknownNameError
 from placewright.io.boundary import FileModel, errors_in, validate
 from placewright.io.stored import read_data, stem, write_data
-from placewright.layers.halda.judge import RingJudgement
 from placewright.layers.halda.problem import (
     MOST_DEVICES,
     MOST_LAYERS,
@@ -20,6 +19,7 @@ from placewright.layers.halda.problem import (
     Gpu,
     Os,
     RingDevice,
+    RingJudgement,
     RingModel,
     RingPlan,
     RingProblem,

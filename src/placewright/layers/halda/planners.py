@@ -10,15 +10,16 @@ from typing import NamedTuple, final
 import numpy as np
 
 from placewright.errors import InfeasibleError
-from placewright.layers.halda.judge import (
+from placewright.layers.halda.problem import (
     DeviceSeconds,
     RingJudgement,
+    RingPlan,
+    RingProblem,
     device_seconds,
     fixed_s,
     judge,
     kappa_s,
 )
-from placewright.layers.halda.problem import RingPlan, RingProblem
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context, Planner, Proposal, TakesEveryProblem
 from placewright.planning.wing import Planning

@@ -31,7 +31,7 @@ from placewright.runtime.connections import FrameReader, unheard_s
 from placewright.runtime.engines.local import Local, LocalGroup
 
 if TYPE_CHECKING:
-    from placewright.testbed.node_handle import NodeHandle
+    from placewright.testbed.record import NodeHandle
 
 STOPPED_S = 0.5
 """A server that is stopped for longer is replaced."""

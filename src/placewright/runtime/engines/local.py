@@ -35,7 +35,7 @@ from placewright.runtime.specs import (
 )
 
 if TYPE_CHECKING:
-    from placewright.testbed.node_handle import NodeHandle
+    from placewright.testbed.record import NodeHandle
 
 TESTBED = "CPU quotas and links of a testbed on one machine"
 

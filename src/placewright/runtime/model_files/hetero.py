@@ -24,7 +24,7 @@ from placewright.capturing.files.openvino_graph import reason
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import UnknownNameError, UnsupportedError
 from placewright.numerics.arrays import FloatArray
-from placewright.runtime.model_files.contract import (
+from placewright.runtime.model_files import (
     LEAST,
     LONGEST_S,
     RUNS,

@@ -34,7 +34,7 @@ from placewright.errors import InputError, MissingDependencyError, RunError, Uns
 from placewright.io.scratch import Scratch, private_temporary_files
 from placewright.io.stored import write_file
 from placewright.numerics.arrays import FloatArray
-from placewright.runtime.model_files.contract import WARM_UP, FilePlacement, run_seconds, threads_of
+from placewright.runtime.model_files import WARM_UP, FilePlacement, run_seconds, threads_of
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "gpu": "CUDAExecutionProvider"}
 """Execution provider by kind of device."""

@@ -14,10 +14,9 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context, Count, Proposal, TakesEveryProblem
 from placewright.samples.balance import FlowState, clock_of, exact_clock, spread
-from placewright.samples.judge import judge
+from placewright.samples.judge import judge, waits_for_all
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.problem import Batches, Overlap, Ports, SampleProblem
-from placewright.samples.simulation import waits_for_all
 
 
 @final

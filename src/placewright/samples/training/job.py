@@ -24,8 +24,7 @@ from placewright.capturing.gradients import (
     evaluated,
 )
 from placewright.capturing.guards import Guards
-from placewright.capturing.lowered import input_name
-from placewright.capturing.mode import in_mode
+from placewright.capturing.python_state import in_mode
 from placewright.capturing.source import ModelSource, as_arguments
 from placewright.capturing.split_loss import CountedMeans, LossSplit, split_loss
 from placewright.capturing.state import demand_written, is_expanded
@@ -41,6 +40,7 @@ from placewright.capturing.updates import (
 )
 from placewright.capturing.zoo.convolutional import classifier, pictures
 from placewright.errors import InputError, UnsupportedError
+from placewright.graph.graph import input_name
 from placewright.io.stored import write_file
 from placewright.planning.contract import LOG
 from placewright.samples.problem import SampleProblem
