@@ -122,7 +122,7 @@ def test_wrong_files_are_refused(tmp_path: Path) -> None:
         ("maxDevices", 10**18, "at most 65536"),  # not that many names
         ("maxDevices", math.inf, "whole number"),
         ("bandwidth", None, f"^{path}: bandwidth: must be a number"),
-        ("nodes", [small()["nodes"][0]] * 2, "node 0 is there twice"),
+        ("nodes", [small()["nodes"][0]] * 2, "the node .0. is there twice"),
     ):
         path.write_text(json.dumps(small() | {key: value}))
         with pytest.raises(InputError, match=says):

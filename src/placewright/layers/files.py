@@ -9,7 +9,6 @@ by tensor degree and variant), ``edges``, ``maxDevices``, ``maxMemoryPerDevice``
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
@@ -27,7 +26,7 @@ from placewright.layers.judge import LayerJudgement
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy, check_plan
 from placewright.layers.problem import LayerProblem, Objective, Refusal, Training, Variants
 from placewright.layers.workers import Link
-from placewright.numerics.arrays import FloatArray
+from placewright.numerics.arrays import FloatArray, check_names
 from placewright.planning.contract import Proposal
 from placewright.planning.result import Result, ResultFile, head_json
 from placewright.planning.wing import Document, Format
@@ -60,9 +59,7 @@ def _problem(
 ) -> LayerProblem:
     listed = field(data, "nodes", where)
     nodes = {int(node["id"]): node for node in listed}
-    if len(nodes) < len(listed):
-        twice = Counter(int(node["id"]) for node in listed).most_common(1)[0][0]
-        raise InputError(f"node {twice} is there twice", where=where)
+    check_names("node", (str(int(node["id"])) for node in listed), where)
     edges = [
         (int(e["sourceId"]), int(e["destId"]), _number(e, "communicationCost", where))
         for e in field(data, "edges", where)

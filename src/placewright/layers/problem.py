@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
@@ -21,7 +20,16 @@ from placewright.errors import InputError, UnsupportedError
 from placewright.io.arguments import checked
 from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.workers import Link
-from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
+from placewright.numerics.arrays import (
+    FloatArray,
+    IntArray,
+    axes,
+    check_axes,
+    check_names,
+    fill_in,
+    freeze_arrays,
+    table,
+)
 from placewright.planning.contract import Problem
 from placewright.report.text import plain_table, size
 
@@ -146,12 +154,12 @@ class Variants:
     """
 
     names: tuple[str, ...]
-    time_s: FloatArray
-    parameter_bytes: FloatArray
-    in_flight_bytes: FloatArray
-    fixed_bytes: FloatArray
-    sync_in_bytes: FloatArray
-    sync_out_bytes: FloatArray
+    time_s: FloatArray = field(metadata=axes("ntv"))
+    parameter_bytes: FloatArray = field(metadata=axes("ntv"))
+    in_flight_bytes: FloatArray = field(metadata=axes("ntv"))
+    fixed_bytes: FloatArray = field(metadata=axes("ntv"))
+    sync_in_bytes: FloatArray = field(metadata=axes("etv"))
+    sync_out_bytes: FloatArray = field(metadata=axes("etv"))
     bandwidth: float
     batch_samples: int
 
@@ -238,41 +246,41 @@ class LayerProblem(Problem["LayerPlan", "LayerJudgement"]):
     """
 
     layer_names: tuple[str, ...]
-    parameters: FloatArray
-    output_bytes: FloatArray
-    forward_s: FloatArray
-    backward_s: FloatArray
+    parameters: FloatArray = field(metadata=axes("nt"))
+    output_bytes: FloatArray = field(metadata=axes("nt"))
+    forward_s: FloatArray = field(metadata=axes("ktbn"))
+    backward_s: FloatArray = field(metadata=axes("ktbn"))
     worker_names: tuple[str, ...]
     links: tuple[Link, ...]
-    link_index: IntArray
+    link_index: IntArray = field(metadata=axes("dd"))
     global_batch: int
     layer_kinds: tuple[str, ...] = ()
     degrees: tuple[int, ...] = (1,)
     sizes: FloatArray = field(default_factory=lambda: np.ones(1))
-    activation_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
-    working_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
-    update_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
-    tensor_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
-    flops: FloatArray = field(default_factory=lambda: np.zeros(0))
-    edge_source: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    edge_target: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    edge_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
+    activation_bytes: FloatArray = table("nt", math.nan)
+    working_bytes: FloatArray = table("nt")
+    update_bytes: FloatArray = table("nt")
+    tensor_bytes: FloatArray = table("n2")
+    flops: FloatArray = table("n", math.nan)
+    edge_source: IntArray = table("e")
+    edge_target: IntArray = table("e")
+    edge_bytes: FloatArray = table("e")
     tied: tuple[tuple[int, int], ...] = ()
     kind_names: tuple[str, ...] = ("worker",)
     node_names: tuple[str, ...] = ("node",)
-    worker_kind: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    worker_node: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    memory_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
-    framework_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
-    begin_s: FloatArray = field(default_factory=lambda: np.zeros(0))
-    optimizer_s: FloatArray = field(default_factory=lambda: np.zeros(0))
-    optimizer_fixed_s: FloatArray = field(default_factory=lambda: np.zeros(0))
-    pack_s: FloatArray = field(default_factory=lambda: np.zeros(0))
-    gather_s: FloatArray = field(default_factory=lambda: np.zeros(0))
-    scatter_s: FloatArray = field(default_factory=lambda: np.zeros(0))
-    send_s: FloatArray = field(default_factory=lambda: np.zeros(0))
-    receive_s: FloatArray = field(default_factory=lambda: np.zeros(0))
-    message_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    worker_kind: IntArray = table("w")
+    worker_node: IntArray = table("w")
+    memory_bytes: FloatArray = table("w", math.inf)
+    framework_bytes: FloatArray = table("w")
+    begin_s: FloatArray = table("k")
+    optimizer_s: FloatArray = table("k")
+    optimizer_fixed_s: FloatArray = table("k")
+    pack_s: FloatArray = table("k")
+    gather_s: FloatArray = table("n")
+    scatter_s: FloatArray = table("n")
+    send_s: FloatArray = table("k")
+    receive_s: FloatArray = table("k")
+    message_s: FloatArray = table("k")
     alone: float = 1.0
     micro_batches: int = 0
     training: Training = field(default_factory=Training)
@@ -284,41 +292,32 @@ class LayerProblem(Problem["LayerPlan", "LayerJudgement"]):
     name: str = "layers"
 
     def __post_init__(self) -> None:
-        n, w, k = self.n, self.w, len(self.kind_names)
-        shape = (n, len(self.degrees))
-        chain = np.arange(max(n - 1, 0))
-        defaults: dict[str, Any] = {
-            "layer_kinds": ("layer",) * n,
-            "activation_bytes": np.full(shape, math.nan),
-            "working_bytes": np.zeros(shape),
-            "update_bytes": np.zeros(shape),
-            "tensor_bytes": np.zeros((n, 2)),
-            "flops": np.full(n, math.nan),
-            "worker_kind": np.zeros(w),
-            "worker_node": np.zeros(w),
-            "memory_bytes": np.full(w, math.inf),
-            "framework_bytes": np.zeros(w),
-            "begin_s": np.zeros(k),
-            "optimizer_s": np.zeros(k),
-            "optimizer_fixed_s": np.zeros(k),
-            "pack_s": np.zeros(k),
-            "gather_s": np.zeros(n),
-            "scatter_s": np.zeros(n),
-            "send_s": np.zeros(k),
-            "receive_s": np.zeros(k),
-            "message_s": np.zeros(k),
-        }
-        if len(self.edge_source) == 0:  # a chain
-            defaults |= {"edge_source": chain, "edge_target": chain + 1}
-            made = np.array(self.output_bytes, dtype=np.float64)
-            table = made.ndim == 2 and made.size > 0  # else it is refused below, by its name
-            defaults["edge_bytes"] = made[: n - 1, 0] if table else chain
-        for key, value in defaults.items():
-            if len(getattr(self, key)) == 0:
-                object.__setattr__(self, key, value)
+        if not self.layer_kinds:
+            object.__setattr__(self, "layer_kinds", ("layer",) * self.n)
+        if len(self.edge_source) == 0:
+            self._make_chain()
+        fill_in(self, self.axis_sizes)
         freeze_arrays(self)
         object.__setattr__(self, "objective", Objective(self.objective))
         check_problem(self)
+
+    def _make_chain(self) -> None:
+        """Set tensors between layers that were left out: every layer feeds the next one."""
+        chain = np.arange(max(self.n - 1, 0))
+        made = np.array(self.output_bytes, dtype=np.float64)
+        whole = made.ndim == 2 and made.size > 0  # else it is refused later, by its name
+        sent = made[: self.n - 1, 0] if whole else chain
+        edges = {"edge_source": chain, "edge_target": chain + 1, "edge_bytes": sent}
+        for key, value in edges.items():
+            if len(getattr(self, key)) == 0:
+                object.__setattr__(self, key, value)
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """Sizes of the axes of the tables."""
+        n, w, k, t = self.n, self.w, len(self.kind_names), len(self.degrees)
+        edges, nodes = len(self.edge_source), len(self.node_names)
+        return {"n": n, "w": w, "k": k, "t": t, "b": len(self.sizes), "e": edges, "d": nodes}
 
     @property
     def n(self) -> int:
@@ -459,8 +458,9 @@ def check_problem(p: LayerProblem) -> None:
     if not p.degrees or p.degrees[0] != 1 or list(p.degrees) != sorted(set(p.degrees)):
         by = f"got {p.degrees}"
         raise InputError("degrees must ascend from 1", where=p.name, by=by)
-    _check_names(p)
-    _check_shapes(p)
+    check_names("layer", p.layer_names, p.name)
+    check_names("worker", p.worker_names, p.name)
+    _check_tables(p, p.axis_sizes, p.name)
     _check_values(p)
     _check_graph(p)
     _check_options(p)
@@ -468,81 +468,20 @@ def check_problem(p: LayerProblem) -> None:
         _check_variants(p, p.variants)
 
 
-def _check_names(p: LayerProblem) -> None:
-    for kind, names in (("layer", p.layer_names), ("worker", p.worker_names)):
-        twice, times = Counter(names).most_common(1)[0]
-        if times > 1:
-            raise InputError(f"the {kind} {twice!r} is there twice", where=p.name)
+UNKNOWN = ("forward_s", "backward_s", "activation_bytes", "flops", "framework_bytes")
+"""Tables that may hold NaN."""
 
 
-def _check_shapes(p: LayerProblem) -> None:
-    n, w, k, t = p.n, p.w, len(p.kind_names), len(p.degrees)
-    nodes, edges = len(p.node_names), len(p.edge_source)
-    table = (k, t, len(p.sizes), n)
-    shapes = {
-        "parameters": (n, t),
-        "output_bytes": (n, t),
-        "activation_bytes": (n, t),
-        "forward_s": table,
-        "backward_s": table,
-        "working_bytes": (n, t),
-        "update_bytes": (n, t),
-        "tensor_bytes": (n, 2),
-        "flops": (n,),
-        "edge_target": (edges,),
-        "edge_bytes": (edges,),
-        "worker_kind": (w,),
-        "worker_node": (w,),
-        "memory_bytes": (w,),
-        "framework_bytes": (w,),
-        "optimizer_s": (k,),
-        "optimizer_fixed_s": (k,),
-        "begin_s": (k,),
-        "pack_s": (k,),
-        "gather_s": (n,),
-        "scatter_s": (n,),
-        "send_s": (k,),
-        "receive_s": (k,),
-        "message_s": (k,),
-        "link_index": (nodes, nodes),
-    }
-    _refuse_other_shapes(p, shapes, p.name)
-    if len(p.layer_kinds) != n:
-        raise InputError("layer_kinds needs an entry per layer", where=p.name)
-
-
-def _refuse_other_shapes(holder: object, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
-    for key, shape in shapes.items():
-        found = getattr(holder, key).shape
-        if found != shape:
-            by = f"{found}, expected {shape}"
-            raise InputError(f"{key} has the wrong shape", where=where, by=by)
+def _check_tables(holder: object, sizes: Mapping[str, int], where: str) -> None:
+    for key, values in check_axes(holder, sizes, where).items():
+        known = values[~np.isnan(values)] if key in UNKNOWN else values
+        if values.dtype == np.float64 and not (known >= 0).all():
+            raise InputError(f"{key} must be numbers >= 0", where=where)
 
 
 def _check_values(p: LayerProblem) -> None:
-    for key in (
-        "parameters",
-        "output_bytes",
-        "working_bytes",
-        "update_bytes",
-        "tensor_bytes",
-        "edge_bytes",
-        "memory_bytes",
-        "begin_s",
-        "optimizer_s",
-        "optimizer_fixed_s",
-        "pack_s",
-        "gather_s",
-        "scatter_s",
-        "send_s",
-        "receive_s",
-        "message_s",
-    ):
-        if not (getattr(p, key) >= 0).all():
-            raise InputError(f"{key} must be numbers >= 0", where=p.name)
-    for key in ("forward_s", "backward_s", "activation_bytes", "framework_bytes"):
-        if (getattr(p, key) < 0).any():
-            raise InputError(f"{key} must be numbers >= 0", where=p.name)
+    if len(p.layer_kinds) != p.n:
+        raise InputError("layer_kinds needs an entry per layer", where=p.name)
     for key in ("forward_s", "backward_s"):
         if np.isinf(getattr(p, key)).any():
             hint = "leave out times that were not measured: null in a file, NaN in Python"
@@ -597,15 +536,8 @@ def _check_options(p: LayerProblem) -> None:
 
 
 def _check_variants(p: LayerProblem, v: Variants) -> None:
-    where, inner = f"{p.name}: variants", (len(p.degrees), len(v.names))
-    by_layer = dict.fromkeys(
-        ("time_s", "parameter_bytes", "in_flight_bytes", "fixed_bytes"), (p.n, *inner)
-    )
-    by_edge = dict.fromkeys(("sync_in_bytes", "sync_out_bytes"), (len(p.edge_source), *inner))
-    _refuse_other_shapes(v, by_layer | by_edge, where)
-    for key in by_layer | by_edge:
-        if not (getattr(v, key) >= 0).all():
-            raise InputError(f"{key} must be numbers >= 0", where=where)
+    where = f"{p.name}: variants"
+    _check_tables(v, {**p.axis_sizes, "v": len(v.names)}, where)
     if not v.names or v.batch_samples < 1 or not v.bandwidth > 0:
         raise InputError(
             "needs names, batch_samples of at least 1 and a bandwidth above 0",

@@ -1,9 +1,10 @@
-"""Names for the array types that problems, plans and traces are made of."""
+"""Arrays that problems, plans and traces are made of: their types, their axes, names along them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field, fields
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -65,6 +66,63 @@ _FREEZE: dict[str, Callable[[Any], Any]] = {
     "IntVector": frozen_int,
     "BoolArray": frozen_bool,
 }
+
+
+def axes(letters: str) -> dict[str, Any]:
+    """What says of a dataclass' array which axes it has: ``field(metadata=axes("nk"))``.
+
+    `letters`: one for each axis, or a digit for one of that size.
+    """
+    return {"axes": letters}
+
+
+def table(letters: str, value: float = 0.0) -> Any:
+    """A field of a dataclass that may be left out: an array with these `axes`, full of `value`."""
+    metadata = {**axes(letters), "value": value}
+    return field(default_factory=lambda: np.zeros(0), metadata=metadata)
+
+
+def fill_in(record: Any, sizes: Mapping[str, int]) -> None:
+    """Set arrays that were left out. `sizes`: of the axes, by their letters."""
+    for item in fields(record):
+        if "value" in item.metadata and _is_left_out(getattr(record, item.name)):
+            full = np.full(_shape(item.metadata["axes"], sizes), item.metadata["value"])
+            object.__setattr__(record, item.name, full)
+
+
+def check_axes(record: Any, sizes: Mapping[str, int], where: str) -> dict[str, npt.NDArray[Any]]:
+    """Refuse arrays that do not have their `axes`.
+
+    Raises `InputError`, which names the first of them.
+
+    Returns
+    -------
+    All of them, by name.
+    """
+    found = {}
+    for item in (each for each in fields(record) if "axes" in each.metadata):
+        array, expected = getattr(record, item.name), _shape(item.metadata["axes"], sizes)
+        if array.shape != expected:
+            by = f"{array.shape}, expected {expected}"
+            raise InputError(f"{item.name} has the wrong shape", where=where, by=by)
+        found[item.name] = array
+    return found
+
+
+def check_names(kind: str, names: Iterable[str], where: str, hint: str = "") -> None:
+    """Raise `InputError` where two of a kind have the same name."""
+    twice = next((name for name, times in Counter(names).items() if times > 1), None)
+    if twice is not None:
+        raise InputError(f"the {kind} {twice!r} is there twice", where=where, hint=hint)
+
+
+def _is_left_out(given: Any) -> bool:
+    shape = getattr(given, "shape", None)
+    return given in ([], ()) if shape is None else shape[:1] == (0,)
+
+
+def _shape(letters: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(int(a) if a.isdigit() else sizes[a] for a in letters)
 
 
 def thawed(array: Any) -> Any:

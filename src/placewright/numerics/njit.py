@@ -280,11 +280,11 @@ _resolved: dict[tuple[int, int, tuple[Any, ...]], _Resolved] = {}
 
 
 def _get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
-    if not getattr(_compiling, "ours", False):
+    ours = getattr(_compiling, "ours", False) and not kws and type(self) is types.Function
+    if not ours or not all(isinstance(x, _PLAIN) for x in args):
         return resolve_call(self, context, args, kws)
-    if kws or type(self) is not types.Function or not all(isinstance(x, _PLAIN) for x in args):
-        return resolve_call(self, context, args, kws)
-    key, flags = (id(self), id(context), tuple(args)), ConfigStack.top_or_none()
+    key = id(self), id(context), tuple(args)
+    flags = ConfigStack.top_or_none()  # type: ignore[no-untyped-call]
     known = _resolved.get(key)
     if known is None or (known.flags is not flags and known.flags != flags):
         signature: Any = resolve_call(self, context, args, kws)

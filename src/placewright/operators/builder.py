@@ -11,7 +11,7 @@ import numpy as np
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.arguments import AnyNumber, Unlimited, checked
-from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray, check_names
 from placewright.operators.sizes import NO_VIEW, OF_RESIDENT
 
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ class ProblemBuilder:
             self._speed, self._kinds = [1.0] * len(names), ()
             limits = given if isinstance(given, Mapping) else dict.fromkeys(names, math.inf)
             self._memory = list(limits.values())
-            if len(self._devices) < len(names):
-                twice = next(each for d, each in enumerate(names) if self._devices[each] != d)
-                raise InputError(f"device {twice!r} is there twice", where=name, hint=_OTHER_NAME)
+            check_names("device", names, name, _OTHER_NAME)
         by_kind: dict[str, list[int]] = {}
         for d, kind in enumerate(self._kinds):
             by_kind.setdefault(kind, []).append(d)

@@ -13,7 +13,17 @@ import numpy as np
 from placewright.errors import InputError, UnknownNameError
 from placewright.graph.graph import ModuleTree
 from placewright.io.arguments import checked
-from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, freeze_arrays
+from placewright.numerics.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    axes,
+    check_axes,
+    check_names,
+    fill_in,
+    freeze_arrays,
+    table,
+)
 from placewright.numerics.njit import njit_cached
 from placewright.operators.pipeline import PLAIN, Pipeline
 from placewright.operators.sizes import NO_VIEW, OF_RESIDENT, UNLIMITED, limits_that_bind
@@ -132,37 +142,37 @@ class OperatorProblem(Problem["OperatorPlan", "OperatorJudgement"]):
 
     operator_names: tuple[str, ...]
     device_names: tuple[str, ...]
-    compute_s: FloatArray
+    compute_s: FloatArray = field(metadata=axes("nm"))
     tensor_names: tuple[str, ...]
-    tensor_producer: IntArray
-    tensor_bytes: FloatArray
-    consumer_offsets: IntArray
-    consumers: IntArray
-    latency_s: FloatArray
-    seconds_per_byte: FloatArray
-    channel: IntArray
+    tensor_producer: IntArray = field(metadata=axes("t"))
+    tensor_bytes: FloatArray = field(metadata=axes("t"))
+    consumer_offsets: IntArray = field(metadata=axes("o"))
+    consumers: IntArray = field(metadata=axes("c"))
+    latency_s: FloatArray = field(metadata=axes("mm"))
+    seconds_per_byte: FloatArray = field(metadata=axes("mm"))
+    channel: IntArray = field(metadata=axes("mm"))
     channel_names: tuple[str, ...]
-    resident_bytes: FloatArray
-    memory_bytes: FloatArray
-    colocation: IntArray
-    pinned: IntArray
+    resident_bytes: FloatArray = field(metadata=axes("n"))
+    memory_bytes: FloatArray = field(metadata=axes("m"))
+    colocation: IntArray = field(metadata=axes("n"))
+    pinned: IntArray = field(metadata=axes("n"))
     objective: Objective = Objective.LATENCY
     links: Links = Links.CONTENDED
     overlap: Overlap = Overlap.PARALLEL
     name: str = "problem"
     communication: Communication = Communication.PAIRWISE
-    host_seconds_per_byte: FloatArray = field(default_factory=lambda: _EMPTY)
+    host_seconds_per_byte: FloatArray = table("m")
     contiguous: bool = False
-    is_backward: BoolArray = field(default_factory=lambda: _EMPTY.astype(np.bool_))
+    is_backward: BoolArray = table("n")
     calls: int = 1
     pipeline: Pipeline = PLAIN
-    alias_of: IntArray = field(default_factory=lambda: _EMPTY.astype(np.int64))
+    alias_of: IntArray = table("t", NO_VIEW)
     device_kinds: tuple[str, ...] = ()
     operator_modules: tuple[str, ...] = ()
     modules: ModuleTree | None = None
     operator_kinds: tuple[str, ...] = ()
     output_shapes: tuple[tuple[int, ...], ...] = ()
-    micro_batch: IntArray = field(default_factory=lambda: _EMPTY.astype(np.int64))
+    micro_batch: IntArray = table("n")
     program_order: bool = False
     dimensionless: bool = False
     topology: Topology = field(init=False, repr=False)
@@ -306,7 +316,6 @@ _LATER: dict[str, Any] = {
 }
 _NO_INPUT = ("topology", "dimensionless")
 """Fields that change no plan: what is derived, and how numbers are shown."""
-_EMPTY: FloatArray = np.zeros(0)
 MOST_SHOWN = 12
 """Operators of a cycle that an error lists."""
 
@@ -328,14 +337,7 @@ def star_throughput_only(problem: OperatorProblem) -> str | None:
 
 def _fill_in(p: OperatorProblem) -> None:
     """Set fields that were left out: zeros, and no views."""
-    if np.size(p.alias_of) == 0:
-        object.__setattr__(p, "alias_of", np.full(p.t, NO_VIEW))
-    if np.size(p.micro_batch) == 0:
-        object.__setattr__(p, "micro_batch", np.zeros(p.n, dtype=np.int64))
-    if np.size(p.host_seconds_per_byte) == 0:
-        object.__setattr__(p, "host_seconds_per_byte", np.zeros(p.m))
-    if np.size(p.is_backward) == 0:
-        object.__setattr__(p, "is_backward", np.zeros(p.n))
+    fill_in(p, {"n": p.n, "m": p.m, "t": p.t})
     object.__setattr__(p, "contiguous", bool(p.contiguous))
     for key in ("program_order", "dimensionless"):
         object.__setattr__(p, key, bool(getattr(p, key)))
@@ -478,32 +480,7 @@ def _check_shapes(p: OperatorProblem) -> None:
         raise InputError(
             "a problem needs operators and devices", where=p.name, by=f"{n} operators, {m} devices"
         )
-    links = len(p.consumers)
-    expected = {
-        "compute_s": (n, m),
-        "tensor_producer": (t,),
-        "tensor_bytes": (t,),
-        "consumer_offsets": (t + 1,),
-        "consumers": (links,),
-        "latency_s": (m, m),
-        "seconds_per_byte": (m, m),
-        "channel": (m, m),
-        "resident_bytes": (n,),
-        "memory_bytes": (m,),
-        "colocation": (n,),
-        "pinned": (n,),
-        "host_seconds_per_byte": (m,),
-        "is_backward": (n,),
-        "alias_of": (t,),
-        "micro_batch": (n,),
-    }
-    for key, shape in expected.items():
-        if getattr(p, key).shape != shape:
-            raise InputError(
-                f"{key} has the wrong shape",
-                where=p.name,
-                by=f"{getattr(p, key).shape}, expected {shape}",
-            )
+    check_axes(p, {"n": n, "m": m, "t": t, "o": t + 1, "c": len(p.consumers)}, p.name)
     if p.pipeline.cluster and len(p.pipeline.cluster) != m:
         raise InputError(
             "pipeline.cluster has the wrong length",
@@ -520,9 +497,8 @@ def _check_shapes(p: OperatorProblem) -> None:
         if any(size < 0 for size in output):
             where = f"{p.name}: output_shapes[{name!r}]"
             raise InputError("a size must not be negative", where=where, by=f"got {output}")
-    for key, names in (("operator", p.operator_names), ("device", p.device_names)):
-        if len(set(names)) < len(names):
-            raise InputError(f"{key} names must differ from each other", where=p.name)
+    check_names("operator", p.operator_names, p.name)
+    check_names("device", p.device_names, p.name)
 
 
 def _check_values(p: OperatorProblem) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
+from placewright.numerics.arrays import (
+    FloatArray,
+    IntArray,
+    axes,
+    check_axes,
+    check_names,
+    freeze_arrays,
+)
 from placewright.report.text import size
 
 MOST_ENTRIES = 50_000_000
@@ -48,14 +55,14 @@ class Service:
     server_names: tuple[str, ...]
     variant_names: tuple[str, ...]
     family_names: tuple[str, ...]
-    family: IntArray
-    accuracy: FloatArray
+    family: IntArray = field(metadata=axes("m"))
+    accuracy: FloatArray = field(metadata=axes("m"))
     latency_s: FloatArray
-    memory_bytes: FloatArray
-    server_memory_bytes: FloatArray
-    load_s: FloatArray
-    round_trip_s: FloatArray
-    seconds_per_byte: FloatArray
+    memory_bytes: FloatArray = field(metadata=axes("m"))
+    server_memory_bytes: FloatArray = field(metadata=axes("n"))
+    load_s: FloatArray = field(metadata=axes("nm"))
+    round_trip_s: FloatArray = field(metadata=axes("n"))
+    seconds_per_byte: FloatArray = field(metadata=axes("n"))
     noise: float = 0.0
 
     def __post_init__(self) -> None:
@@ -165,10 +172,7 @@ def _check(s: Service) -> None:
     if not n or not m or not s.families:
         raise InputError("a service needs servers, variants and families", where="service")
     for kind in ("server", "variant", "family"):
-        names = getattr(s, f"{kind}_names")
-        twice = next((x for x in names if names.count(x) > 1), None)
-        if twice is not None:
-            raise InputError(f"the {kind} {twice!r} is there twice", where="service")
+        check_names(kind, getattr(s, f"{kind}_names"), "service")
     _check_shapes(s, n, m)
     if not ((s.family >= 0) & (s.family < s.families)).all():
         raise InputError("a variant names a family that does not exist", where="service: family")
@@ -183,19 +187,7 @@ def _check_shapes(s: Service, n: int, m: int) -> None:
     if s.latency_s.ndim != 3 or s.latency_s.shape[:2] != (n, m) or s.latency_s.shape[2] < 2:
         by = f"{s.latency_s.shape}, expected ({n}, {m}, largest batch + 1)"
         raise InputError("latency_s has the wrong shape", where="service", by=by)
-    shapes = {
-        "family": (m,),
-        "accuracy": (m,),
-        "memory_bytes": (m,),
-        "server_memory_bytes": (n,),
-        "load_s": (n, m),
-        "round_trip_s": (n,),
-        "seconds_per_byte": (n,),
-    }
-    for key, shape in shapes.items():
-        if getattr(s, key).shape != shape:
-            by = f"{getattr(s, key).shape}, expected {shape}"
-            raise InputError(f"{key} has the wrong shape", where="service", by=by)
+    check_axes(s, {"n": n, "m": m}, "service")
 
 
 def _check_values(s: Service) -> None:

@@ -6,13 +6,13 @@ Arrival processes: Poisson, with rates by step, Markov-modulated (MMPP), gamma; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
+from placewright.numerics.arrays import FloatArray, IntArray, axes, check_axes, freeze_arrays
 
 COLUMNS = (
     "arrival_s",
@@ -44,13 +44,13 @@ class Stream:
         What is sent to the server.
     """
 
-    arrival_s: FloatArray
-    family: IntArray
-    deadline_s: FloatArray
-    min_accuracy: FloatArray
-    time_sensitivity: FloatArray
-    accuracy_sensitivity: FloatArray
-    input_bytes: FloatArray
+    arrival_s: FloatArray = field(metadata=axes("r"))
+    family: IntArray = field(metadata=axes("r"))
+    deadline_s: FloatArray = field(metadata=axes("r"))
+    min_accuracy: FloatArray = field(metadata=axes("r"))
+    time_sensitivity: FloatArray = field(metadata=axes("r"))
+    accuracy_sensitivity: FloatArray = field(metadata=axes("r"))
+    input_bytes: FloatArray = field(metadata=axes("r"))
 
     def __post_init__(self) -> None:
         freeze_arrays(self)
@@ -95,11 +95,7 @@ def _check(s: Stream) -> None:
 
     Raises `InputError`, which names the first request that is wrong, and its value.
     """
-    n = len(s.arrival_s)
-    for key in (*COLUMNS, "family"):
-        if getattr(s, key).shape != (n,):
-            by = f"{getattr(s, key).shape}, expected ({n},)"
-            raise InputError(f"{key} has the wrong shape", where="stream", by=by)
+    check_axes(s, {"r": len(s)}, "stream")
     for key in COLUMNS:
         values = getattr(s, key)
         _refuse(key, ~(np.isfinite(values) & (values >= 0)), values, "must be a number >= 0")

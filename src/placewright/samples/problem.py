@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,16 @@ import numpy as np
 
 from placewright.errors import InfeasibleError, InputError, UnknownNameError
 from placewright.io.arguments import checked
-from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, freeze_arrays, frozen_float
+from placewright.numerics.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    axes,
+    check_axes,
+    check_names,
+    freeze_arrays,
+    frozen_float,
+)
 from placewright.planning.contract import Problem
 from placewright.report.text import plain_table, seconds
 
@@ -110,15 +118,15 @@ class SampleProblem(Problem["SamplePlan", "SampleJudgement"]):
     """
 
     node_names: tuple[str, ...]
-    samples: IntArray
-    seconds_per_sample: FloatArray
-    send_s: FloatArray
-    receive_s: FloatArray
-    latency_s: FloatArray
-    storage: FloatArray
-    keep: IntArray
-    price_s: FloatArray
-    fixed_s: FloatArray
+    samples: IntArray = field(metadata=axes("nk"))
+    seconds_per_sample: FloatArray = field(metadata=axes("n"))
+    send_s: FloatArray = field(metadata=axes("nn"))
+    receive_s: FloatArray = field(metadata=axes("nn"))
+    latency_s: FloatArray = field(metadata=axes("nn"))
+    storage: FloatArray = field(metadata=axes("n"))
+    keep: IntArray = field(metadata=axes("nk"))
+    price_s: FloatArray = field(metadata=axes("nn"))
+    fixed_s: FloatArray = field(metadata=axes("n"))
     class_names: tuple[str, ...] = ("samples",)
     epochs: int = 1
     sync_s: float = 0.0
@@ -257,29 +265,9 @@ def _check_shapes(p: SampleProblem) -> None:
     n, k = p.n, p.k
     if n == 0 or k == 0:
         raise InputError("a problem needs nodes and samples", where=p.name)
-    pair, node = (n, n), (n,)
-    shapes = {
-        "samples": (n, k),
-        "keep": (n, k),
-        "seconds_per_sample": node,
-        "fixed_s": node,
-        "storage": node,
-        "send_s": pair,
-        "receive_s": pair,
-        "latency_s": pair,
-        "price_s": pair,
-    }
-    for key, shape in shapes.items():
-        if getattr(p, key).shape != shape:
-            raise InputError(
-                f"{key} has the wrong shape",
-                where=p.name,
-                by=f"{getattr(p, key).shape}, expected {shape}",
-            )
-    for kind, names in (("node", p.node_names), ("class", p.class_names)):
-        twice, times = Counter(names).most_common(1)[0]
-        if times > 1:
-            raise InputError(f"the {kind} {twice!r} is there twice", where=p.name)
+    check_axes(p, {"n": n, "k": k}, p.name)
+    check_names("node", p.node_names, p.name)
+    check_names("class", p.class_names, p.name)
 
 
 def _check_values(p: SampleProblem) -> None:

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from placewright.cluster.schema import Bandwidth, Bytes, Seconds
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.boundary import FileModel, RefusedError
-from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, check_names
 from placewright.planning.result import ResultFile
 from placewright.samples.problem import Batches, Duplex, Overlap, Ports, SampleProblem, check_size
 
@@ -218,11 +218,8 @@ def problem_of(entry: SampleFile, name: str) -> SampleProblem:
 
 
 def _indices(names: list[str]) -> dict[str, int]:
-    index = {name: i for i, name in enumerate(names)}
-    if len(index) < len(names):
-        twice = next(name for i, name in enumerate(names) if index[name] != i)
-        raise InputError(f"the node {twice!r} is there twice", where="nodes")
-    return index
+    check_names("node", names, "nodes")
+    return {name: i for i, name in enumerate(names)}
 
 
 def _classes(nodes: list[NodeEntry]) -> tuple[str, ...]:

@@ -1,4 +1,11 @@
-"""Machines that each hold a range of a model's layers, and the links between them."""
+"""Machines that each hold a range of a model's layers, the links between them, and the judge.
+
+A plan is worth the maximum flow of tokens through the machines. Each machine is an arc with the
+tokens/s of the layers that it holds; ``source -> i`` is open where i begins with layer 0,
+``i -> sink`` where it ends with the last one, ``i -> j`` where j begins where i ends (with partial
+inference: where it holds the next layer), each with the tokens/s of its link. Ends grow along every
+path, so that there are no circles and a path runs every layer once.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +18,7 @@ import numpy as np
 from placewright.errors import InputError
 from placewright.io.arguments import checked
 from placewright.layers.flow.kernels import max_flow, workspace
-from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
+from placewright.numerics.arrays import FloatArray, IntArray, check_names, freeze_arrays
 from placewright.planning.contract import Problem
 from placewright.report.text import plain_table
 
@@ -75,9 +82,7 @@ class FlowProblem(Problem["LayerRanges", "FlowJudgement"]):
         if not 1 <= self.layers <= MOST_LAYERS:
             by = f"got {self.layers}"
             raise InputError(f"must be 1 to {MOST_LAYERS}", where="num_layers", by=by)
-        if len(set(self.node_names)) < n:
-            twice = next(x for x in self.node_names if self.node_names.count(x) > 1)
-            raise InputError(f"machine {twice!r} is there twice", where="nodes")
+        check_names("machine", self.node_names, "nodes")
         if len(self.node_types) != n or self.rates.ndim != 2 or len(self.rates) != n:
             raise InputError("must have a row for each machine", where="rates and types")
         if self.links.shape != shape or self.latency_s.shape != shape:

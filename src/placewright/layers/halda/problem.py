@@ -24,7 +24,7 @@ import numpy as np
 
 from placewright.errors import InputError
 from placewright.io.arguments import Positive, checked
-from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray, check_names
 from placewright.planning.contract import Problem
 from placewright.report.text import plain_table, size
 
@@ -137,10 +137,7 @@ class RingProblem(Problem["RingPlan", "RingJudgement"]):
         if not 1 <= layers <= MOST_LAYERS:
             by = f"got {layers}"
             raise InputError(f"must be 1 to {MOST_LAYERS}", where="model.num_layers", by=by)
-        names = [device.name for device in self.devices]
-        if len(set(names)) < count:
-            twice = next(x for x in names if names.count(x) > 1)
-            raise InputError(f"device {twice!r} is there twice", where="devices")
+        check_names("device", (device.name for device in self.devices), "devices")
         heads = [device.name for device in self.devices if device.is_head]
         if len(heads) != 1:
             by = f"{', '.join(heads) or 'none'} of {count}"
