@@ -45,7 +45,7 @@ def test_a_run_trains_on_after_its_measurement(
         (["a:2:-1"], [], "TIMES is a number above 0"),
         ([], ["a:x"], "is not WORKER:STEP"),
         ([], ["c:2"], "unknown worker 'c'"),
-        ([], ["a:9"], "5 steps are trained"),
+        ([], ["a:9"], "the run has 5"),
         (["a:2:3"], ["b:2"], "two disturbances"),
     ],
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from placewright.errors import InputError, UnknownNameError
 from placewright.io.arguments import NumberOrUnknown, checked
 from placewright.io.stored import write_file
 from placewright.measurement import Check
@@ -294,3 +296,47 @@ def _step(line: Mapping[str, Any]) -> FollowedStep:
 def _happened(line: Mapping[str, Any]) -> FollowedEvent:
     numbers = {key: value for key, value in line.items() if isinstance(value, float)}
     return FollowedEvent(line["step"], line["event"], with_numbers(line["text"], numbers))
+
+
+def disturbances(
+    who: str,
+    when: str,
+    names: Sequence[str],
+    last: int,
+    *,
+    slow: Sequence[str],
+    kill: Sequence[str],
+) -> Iterator[tuple[str, int, float]]:
+    """What --slow and --kill ask for: whom, when, and how many times slower; ``inf`` kills.
+
+    Parameters
+    ----------
+    who, when
+        Words for the parts of what is written: ``WORKER:STEP:TIMES``, and ``WORKER:STEP`` to kill.
+    names, last
+        Of all that there are; the last step, which count from 1.
+
+    Raises
+    ------
+    InputError
+        Something else is written, or a step that the run does not have.
+    UnknownNameError
+        Nobody has this name.
+    """
+    slower, killed = f"{who}:{when}:TIMES", f"{who}:{when}"
+    every = [*(("--slow", x, slower) for x in slow), *(("--kill", x, killed) for x in kill)]
+    for option, written, form in every:
+        name, *numbers = written.rsplit(":", form.count(":"))
+        try:
+            at, times = float(numbers[0]), float((*numbers, "inf")[1])
+        except (ValueError, IndexError):
+            at, times = math.nan, math.nan
+        if not (at >= 1 and at % 1 == 0 and times > 0) or (form == slower and times == math.inf):
+            hint = f"{when.lower()}s count from 1; TIMES is a number above 0"
+            raise InputError(f"{written!r} is not {form}", where=option, hint=hint)
+        if name not in names:
+            raise UnknownNameError(who.lower(), name, names, where=option)
+        if at > last:
+            what, hint = f"{written!r} is after the last {when.lower()}", "name an earlier one"
+            raise InputError(what, where=option, by=f"the run has {last}", hint=hint)
+        yield name, int(at), times

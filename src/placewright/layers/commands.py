@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -167,31 +166,15 @@ def run(
 def disturbances(
     workers: Sequence[str], steps: int, slow: Sequence[str], kill: Sequence[str]
 ) -> dict[int, tuple[str, float]]:
-    """``WORKER:STEP:TIMES`` and ``WORKER:STEP`` by step; ``inf`` kills.
+    """By step; errors as `placewright.adapt.timeline.disturbances`, and where a step has two."""
+    from placewright.adapt import timeline
 
-    Raises `InputError`: something else, or a step that is not trained.
-    Raises `UnknownNameError`: no worker of this name.
-    """
     found: dict[int, tuple[str, float]] = {}
-    for option, written, form in (
-        *(("--slow", w, "WORKER:STEP:TIMES") for w in slow),
-        *(("--kill", w, "WORKER:STEP") for w in kill),
+    for name, step, times in timeline.disturbances(
+        "WORKER", "STEP", workers, steps, slow=slow, kill=kill
     ):
-        name, *numbers = written.rsplit(":", form.count(":"))
-        try:
-            step, times = int(numbers[0]), float((*numbers, "inf")[1])
-        except (ValueError, IndexError):
-            step, times = 0, math.nan
-        if step < 1 or not times > 0 or (option == "--slow" and not math.isfinite(times)):
-            hint = "steps count from 1; TIMES is a number above 0"
-            raise InputError(f"{written!r} is not {form}", where=option, hint=hint)
-        if name not in workers:
-            raise UnknownNameError("worker", name, workers, where=option)
-        if step > steps:
-            by = f"{steps} steps are trained"
-            raise InputError(f"{written!r} is later", where=option, by=by, hint="raise --train")
         if step in found:
-            raise InputError(f"step {step} has two disturbances", where=option)
+            raise InputError(f"step {step} has two disturbances", where="--slow and --kill")
         found[step] = name, times
     return found
 

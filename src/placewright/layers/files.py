@@ -8,15 +8,16 @@ by tensor degree and variant), ``edges``, ``maxDevices``, ``maxMemoryPerDevice``
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, create_model
 
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
 from placewright.io.arguments import Unlimited, checked
@@ -26,10 +27,12 @@ from placewright.layers.judge import LayerJudgement
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy, check_plan
 from placewright.layers.problem import LayerProblem, Objective, Refusal, Training, Variants
 from placewright.layers.workers import Link
-from placewright.numerics.arrays import FloatArray, check_names
+from placewright.numerics.arrays import FloatArray, IntArray, check_names
 from placewright.planning.contract import Proposal
 from placewright.planning.result import Result, ResultFile, head_json
 from placewright.planning.wing import Document, Format
+
+T = TypeVar("T")
 
 MOST_WORKERS = 65_536
 """Workers have names, memories and places in a plan: of more the problem itself takes gigabytes."""
@@ -200,113 +203,60 @@ def amount(value: Any, where: str, *, needed: bool = False) -> float:
 Number = float | Literal["inf"] | None
 """``"inf"`` where nothing limits it, ``null`` where it is not known."""
 
-Row = list[Number]
-Matrix = list[Row]
-Tables = list[list[Matrix]]
+
+def _entry(name: str, text: str, kind: Any, **given: Any) -> type[FileModel]:
+    """What a file has for a dataclass: lists for arrays and tuples, and else the same fields.
+
+    `given`: fields that are there in another form, or only there, as pydantic takes them.
+    """
+    hints = get_type_hints(kind)
+    own = {item.name: (_in_file(item, hints[item.name]), _default(item)) for item in fields(kind)}
+    return create_model(name, __base__=FileModel, __doc__=text, **own | given)
 
 
-class LinkEntry(FileModel):
-    """Times of messages by pairs of workers that send at once and by size."""
-
-    pairs: list[int]
-    message_bytes: Row
-    message_s: Matrix
-
-
-class TrainingEntry(FileModel):
-    """What the framework keeps, sends and waits for: see `placewright.layers.problem.Training`."""
-
-    weight_bytes: float = 4.0
-    gradient_bytes: float = 4.0
-    optimizer_bytes: float = 8.0
-    buffer_bytes: float = 0.0
-    sync_bytes: float = 4.0
-    bucket_bytes: Number = "inf"
-    overlap_sync: bool = True
-    blocking_transfers: bool = False
-    activations_first: bool = False
-    eager_bytes: float = 0.0
-    split_activations: bool = True
-    split_gradients: bool = True
-    keeps_parts: bool = False
-    extra_bytes: float = 0.0
-    gradients_apart: bool = False
-    keeps_received: bool = False
-    heap_block_bytes: float = 0.0
-    shards_wait: bool = False
+def _in_file(item: dataclasses.Field[Any], kind: Any) -> Any:
+    if "axes" not in item.metadata:
+        return list[get_args(kind)[0]] if get_origin(kind) is tuple else kind  # type: ignore[misc]
+    found: Any = int if kind == IntArray else Number
+    for _ in item.metadata["axes"]:
+        found = list[found]
+    return found
 
 
-class RefusalEntry(FileModel):
-    """A strategy that a layer cannot have."""
-
-    layer: int
-    strategy: Strategy
-    reason: str
-
-
-class VariantsEntry(FileModel):
-    """Costs of layers by degree and variant, for throughput."""
-
-    names: list[str]
-    time_s: list[Matrix]
-    parameter_bytes: list[Matrix]
-    in_flight_bytes: list[Matrix]
-    fixed_bytes: list[Matrix]
-    sync_in_bytes: list[Matrix]
-    sync_out_bytes: list[Matrix]
-    bandwidth: float
-    batch_samples: int
+def _default(item: dataclasses.Field[Any]) -> Any:
+    made = item.default_factory
+    usual = item.default if made is dataclasses.MISSING else made()
+    if usual is dataclasses.MISSING:
+        return ...
+    listed = isinstance(usual, tuple | np.ndarray)
+    return Field(default_factory=lambda: list(usual)) if listed else usual
 
 
-class LayerFile(FileModel):
-    """A problem of wing 2 as a file: the fields of `placewright.layers.problem.LayerProblem`."""
+TrainingEntry = _entry(
+    "TrainingEntry",
+    "What the framework keeps, sends and waits for: see `placewright.layers.problem.Training`.",
+    Training,
+    bucket_bytes=(Number, "inf"),
+)
+_link = _entry(
+    "LinkEntry", "Times of messages by pairs of workers that send at once and by size.", Link
+)
+_refusal = _entry("RefusalEntry", "A strategy that a layer cannot have.", Refusal)
+_variants = _entry(
+    "VariantsEntry", "Costs of layers by degree and variant, for throughput.", Variants
+)
 
-    schema_version: Literal[1] = 1
-    name: str = "layers"
-    objective: Objective = Objective.STEP
-    layer_names: list[str]
-    layer_kinds: list[str] = Field(default_factory=list)
-    degrees: list[int] = Field(default_factory=lambda: [1])
-    parameters: Matrix
-    output_bytes: Matrix
-    activation_bytes: Matrix = Field(default_factory=list)
-    working_bytes: Matrix = Field(default_factory=list)
-    update_bytes: Matrix = Field(default_factory=list)
-    sizes: Row
-    forward_s: Tables
-    backward_s: Tables
-    tensor_bytes: Matrix = Field(default_factory=list)
-    flops: Row = Field(default_factory=list)
-    edge_source: list[int] = Field(default_factory=list)
-    edge_target: list[int] = Field(default_factory=list)
-    edge_bytes: Row = Field(default_factory=list)
-    tied: list[tuple[int, int]] = Field(default_factory=list)
-    worker_names: list[str]
-    worker_kind: list[int] = Field(default_factory=list)
-    worker_node: list[int] = Field(default_factory=list)
-    kind_names: list[str] = Field(default_factory=lambda: ["worker"])
-    node_names: list[str] = Field(default_factory=lambda: ["node"])
-    memory_bytes: Row = Field(default_factory=list)
-    framework_bytes: Row = Field(default_factory=list)
-    optimizer_s: Row = Field(default_factory=list)
-    optimizer_fixed_s: Row = Field(default_factory=list)
-    begin_s: Row = Field(default_factory=list)
-    pack_s: Row = Field(default_factory=list)
-    gather_s: Row = Field(default_factory=list)
-    scatter_s: Row = Field(default_factory=list)
-    alone: float = 1.0
-    send_s: Row = Field(default_factory=list)
-    receive_s: Row = Field(default_factory=list)
-    message_s: Row = Field(default_factory=list)
-    links: list[LinkEntry]
-    link_index: list[list[int]]
-    global_batch: int
-    micro_batches: int = 0
-    training: TrainingEntry = Field(default_factory=TrainingEntry)
-    zero_stages: list[int] = Field(default_factory=lambda: [0])
-    recompute: bool = False
-    refusals: list[RefusalEntry] = Field(default_factory=list)
-    variants: VariantsEntry | None = None
+LayerFile = _entry(
+    "LayerFile",
+    "A problem of wing 2 as a file: the fields of `placewright.layers.problem.LayerProblem`.",
+    LayerProblem,
+    schema_version=(Literal[1], 1),
+    sizes=(list[Number], ...),
+    links=(list[_link], ...),  # type: ignore[valid-type]
+    training=(TrainingEntry, Field(default_factory=TrainingEntry)),
+    refusals=(list[_refusal], Field(default_factory=list)),  # type: ignore[valid-type]
+    variants=(_variants | None, None),
+)
 
 
 class ReplicaEntry(FileModel):
@@ -392,35 +342,35 @@ def problem_from(data: Any, *, where: str, name: str, text: str = "") -> LayerPr
     """The problem of a file's data; `text`: its YAML source, to name lines in errors."""
     entry = validate(LayerFile, data, where=where, text=text)
     with errors_in(where):
-        return _problem_of(entry, entry.name if "name" in data else name)
+        given = entry.model_dump(exclude={"schema_version"})
+        return _problem_of(given, given["name"] if "name" in data else name)
 
 
-def _problem_of(entry: LayerFile, name: str) -> LayerProblem:
-    given = entry.model_dump(exclude={"schema_version"}) | {"name": name}
-    for key, value in given.items():
-        if isinstance(value, list):
-            given[key] = tuple(value) if key in NAMES else _table(value, key)
-    given["tied"] = tuple((int(a), int(b)) for a, b in entry.tied)
-    given["links"] = tuple(
-        Link(
-            np.array(x.pairs),
-            _table(x.message_bytes, f"links[{k}].message_bytes"),
-            _table(x.message_s, f"links[{k}].message_s"),
-        )
-        for k, x in enumerate(entry.links)
+def _problem_of(given: Mapping[str, Any], name: str) -> LayerProblem:
+    training = given["training"]
+    links = (_built(Link, x, f"links[{k}].") for k, x in enumerate(given["links"]))
+    variants = given["variants"]
+    return _built(
+        LayerProblem,
+        given,
+        "",
+        name=name,
+        links=tuple(links),
+        training=Training(**training | {"bucket_bytes": number(training["bucket_bytes"])}),
+        refusals=tuple(Refusal(**each) for each in given["refusals"]),
+        variants=None if variants is None else _built(Variants, variants, "variants."),
     )
-    training = entry.training.model_dump() | {"bucket_bytes": number(entry.training.bucket_bytes)}
-    given["training"] = Training(**training)
-    given["refusals"] = tuple(Refusal(x.layer, x.strategy, x.reason) for x in entry.refusals)
-    if entry.variants is not None:
-        v = entry.variants.model_dump()
-        tables = {key: _table(v[key], f"variants.{key}") for key in TABLES}
-        given["variants"] = Variants(**v | tables | {"names": tuple(v["names"])})
-    return LayerProblem(**given)
 
 
-NAMES = {item.name for item in fields(LayerProblem) if str(item.type).startswith("tuple")}
-TABLES = {item.name for item in fields(Variants) if item.type == "FloatArray"}
+def _built(kind: Callable[..., T], data: Mapping[str, Any], where: str, **given: Any) -> T:
+    """A dataclass of what a file holds, whose lists become arrays and tuples."""
+    made = dict(data) | given
+    for item in fields(kind):  # type: ignore[arg-type]
+        value = made[item.name]
+        if isinstance(value, list):
+            named = str(item.type).startswith("tuple")
+            made[item.name] = tuple(value) if named else _table(value, where + item.name)
+    return kind(**made)
 
 
 def _table(values: Any, where: str) -> FloatArray:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placewright.errors import InputError
 from placewright.io.arguments import Unlimited, checked
-from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
+from placewright.numerics.arrays import FloatArray, IntArray, axes, freeze_arrays
 
 if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster, Device
@@ -37,9 +37,9 @@ class Link:
         above the largest the last bandwidth holds, below the smallest the first time.
     """
 
-    pairs: IntArray
-    message_bytes: FloatArray
-    message_s: FloatArray
+    pairs: IntArray = field(metadata=axes("p"))
+    message_bytes: FloatArray = field(metadata=axes("k"))
+    message_s: FloatArray = field(metadata=axes("pk"))
 
     def __post_init__(self) -> None:
         freeze_arrays(self)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +17,7 @@ from placewright.planning.wing import Loaded
 if TYPE_CHECKING:
     from placewright.cli.console import Console
     from placewright.planning.contract import Progress
-    from placewright.samples.adaptive import AdaptiveEpoch, Disturbance
+    from placewright.samples.adaptive import AdaptiveEpoch
     from placewright.samples.placed_samples import PlacedSamples
     from placewright.samples.problem import SampleProblem
     from placewright.samples.run import SampleRun
@@ -135,6 +134,7 @@ def run(
 
     Ctrl-C, or an error, ends it with the runs, or the epochs, that have ended.
     """
+    from placewright.adapt.timeline import disturbances
     from placewright.planning.solving import refuse_beside_plan
     from placewright.samples.placed_samples import TIME_LIMIT_S, placed_job
     from placewright.samples.problem import Overlap
@@ -145,8 +145,10 @@ def run(
 
     problem = read_changed(file, relay=relay, epochs=epochs)
     baselines = known_baselines(baseline or BASELINES)
-    disturbances = parsed_disturbances(problem, slow or (), kill or ())
-    _refuse_unfit(engine, speed, adapt, plan, bool(disturbances), bool(baseline))
+    names = problem.node_names
+    asked = disturbances("NODE", "EPOCH", names, problem.epochs, slow=slow or (), kill=kill or ())
+    events = list(asked)
+    _refuse_unfit(engine, speed, adapt, plan, bool(events), bool(baseline))
     if (checkpoint is not None or resume) and not adapt:
         raise InputError("--checkpoint and --resume go with --adapt", where="samples run")
     refuse_beside_plan(plan, planner, time_limit)
@@ -163,12 +165,14 @@ def run(
         job = _job(problem, model, optimizer, lr, seed, real=engine == "testbed")
     with placed_job(job, problem, recipe=recipe, engine=engine, speed=speed) as placed:
         if adapt:
+            from placewright.samples.adaptive import Disturbance
+
             ahead = placed.adapt(
                 planner or AUTO,
                 planning_s=time_limit,
                 checkpoint=checkpoint,
                 resume=resume,
-                disturbances=disturbances,
+                disturbances=[Disturbance(k - 1, names.index(x), t) for x, k, t in events],
             )
             _answer_epochs(console, placed, ahead, report, weights)
             return
@@ -366,53 +370,6 @@ class PartialRun:
         """Raise the error that was held back, if there was one."""
         if self._error is not None:
             raise self._error
-
-
-def parsed_disturbances(
-    problem: SampleProblem, slow: Sequence[str], kill: Sequence[str]
-) -> tuple[Disturbance, ...]:
-    """``NODE:EPOCH:TIMES`` and ``NODE:EPOCH``, epochs counted from 1.
-
-    Raises `InputError`: something else, or an epoch that the run does not have.
-    Raises `UnknownNameError`: no node of this name.
-    """
-    return (
-        *(_disturbance(problem, written, "--slow", ("EPOCH", "TIMES")) for written in slow),
-        *(_disturbance(problem, written, "--kill", ("EPOCH",)) for written in kill),
-    )
-
-
-def _disturbance(
-    problem: SampleProblem, written: str, option: str, parts: tuple[str, ...]
-) -> Disturbance:
-    from placewright.samples.adaptive import Disturbance
-
-    name, *given = written.rsplit(":", len(parts))
-    numbers = [_number(part) for part in given]
-    if len(numbers) < len(parts) or not all(x > 0 for x in numbers) or numbers[0] % 1:
-        form = ":".join(("NODE", *parts))
-        hint = "epochs count from 1; TIMES is a number above 0"
-        raise InputError(f"{written!r} is not {form}", where=option, hint=hint)
-    if name not in problem.node_names:
-        raise UnknownNameError("node", name, problem.node_names, where=option)
-    epoch, times = (*numbers, math.inf)[:2]
-    if epoch > problem.epochs:
-        raise InputError(
-            f"{written!r} is after the last epoch",
-            where=option,
-            by=f"the run has {problem.epochs}",
-            hint="name an earlier epoch, or raise --epochs",
-        )
-    return Disturbance(int(epoch) - 1, problem.node_names.index(name), times)
-
-
-def _number(written: str) -> float:
-    """A number that has an end, ``nan`` for everything else."""
-    try:
-        number = float(written)
-    except ValueError:
-        return math.nan
-    return number if math.isfinite(number) else math.nan
 
 
 RegimeName = Annotated[
