@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attentio
 
 from harness import Table, run
 from placewright.capturing.source import ModelSource
+from placewright.capturing.updates import update_of
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import UnsupportedError
 from placewright.layers.execution.session import LayerSession, loss_of
@@ -29,7 +30,7 @@ from placewright.layers.execution.stage_orders import (
     tensor_refusals,
 )
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
-from placewright.layers.run import one_process
+from placewright.layers.run import ReferenceSteps
 
 MOST = 1e-6
 BATCH = 12
@@ -192,7 +193,8 @@ def main(*, mixes: int = 20, seed: int = 0) -> int:
     torch.manual_seed(seed)
     words, targets = (torch.randint(0, 50, (BATCH, 7)) for _ in range(2))
     model = TracedModel(ModelSource(Transformer(), (words,), token_loss, targets, "transformer"))
-    (loss, expected), failed = one_process(model.source), 0
+    reference = ReferenceSteps(model.source, update_of("sgd", 0.1))
+    (loss, expected), failed = reference.gradients(), 0
     for workers in (2, 4):
         devices = tuple(Device(f"d{k}", node=f"n{k}") for k in range(workers))
         print(f"\n{workers} processes\n")

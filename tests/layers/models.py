@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
@@ -80,3 +82,13 @@ def image_model(batch: int = 12) -> ModelSource:
         )
         images, labels = torch.randn(batch, 3, 10, 10), torch.randint(0, 5, (batch,))
     return ModelSource(model, (images,), cross_entropy, labels, "image_model")
+
+
+def one_process(source: ModelSource) -> tuple[float, dict[str, Tensor]]:
+    """Loss and gradients of the whole batch by plain eager PyTorch; the model is left as it was."""
+    model = deepcopy(source.model)
+    assert source.loss_fn is not None
+    loss = source.loss_fn(model(*source.inputs), source.targets)
+    loss.backward()
+    found = {f"model.{n}": p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return float(loss.detach()), found

@@ -25,11 +25,10 @@ from placewright.layers.execution.stage_orders import TracedModel, demand_execut
 from placewright.layers.placed_training import train
 from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy
 from placewright.layers.problem import LayerProblem
-from placewright.layers.run import one_process
 from placewright.layers.transfers import ring_times
 from placewright.layers.workers import Link
 from placewright.planning.solving import solve
-from tests.layers.models import image_model
+from tests.layers.models import image_model, one_process
 
 TWO = Cluster((Device("a", node="m"), Device("b", node="n")), (), "two")
 

@@ -322,18 +322,6 @@ def _data(problem: LayerProblem, workers: Sequence[int], shares: Sequence[int]) 
     return LayerPlan((Stage(0, problem.n - 1, replicas),))
 
 
-def one_process(source: ModelSource) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradients of the whole batch; the model is left as it was."""
-    model = source.model
-    with _kept(model):
-        loss = _loss(model, source)
-        loss.backward()  # type: ignore[no-untyped-call]
-        gradients = {
-            f"model.{n}": p.grad.clone() for n, p in model.named_parameters() if p.grad is not None
-        }
-    return float(loss.detach()), gradients
-
-
 def trained_alone(
     source: ModelSource,
     batches: Iterable[tuple[Any, Any]],
@@ -450,24 +438,3 @@ def _loss(model: nn.Module, source: ModelSource) -> Tensor:
         else:
             outputs = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
         return loss_fn(outputs, source.targets)
-
-
-@contextmanager
-def _kept(model: nn.Module) -> Iterator[None]:
-    """Training mode without gradients from before; buffers and gradients are restored."""
-    modes = [(m, m.training) for m in model.modules()]
-    buffers = [(b, b.detach().clone()) for b in model.buffers()]
-    before = [(p, p.grad) for p in model.parameters()]
-    for p, _ in before:
-        p.grad = None
-    _train(model)
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
-        for p, gradient in before:
-            p.grad = gradient

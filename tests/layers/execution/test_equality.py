@@ -16,8 +16,8 @@ from placewright.errors import UnsupportedError
 from placewright.layers.execution.session import LayerSession, loss_of
 from placewright.layers.execution.stage_orders import TracedModel, check_executable
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
-from placewright.layers.run import checked, one_process
-from tests.layers.models import language_model
+from placewright.layers.run import checked
+from tests.layers.models import language_model, one_process
 
 DATA, REPLICATED, TENSOR = Strategy.DATA, Strategy.REPLICATED, Strategy.TENSOR
 
