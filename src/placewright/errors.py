@@ -17,9 +17,12 @@ A message has up to four parts: what is wrong, where, by how much, and what to d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from signal import Signals
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class PlacewrightError(Exception):
@@ -91,6 +94,18 @@ class UnknownNameError(InputError):
         listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
         hint = f"did you mean {near[0]!r}?" if near else f"known: {listed or 'none'}"
         super().__init__(f"unknown {kind} {name!r}", where=where, by=by, hint=hint)
+
+
+def check_known(kind: str, name: str, known: Collection[str], where: str = "") -> None:
+    """Raise `UnknownNameError` of a name that is none of those which exist."""
+    if name not in known:
+        raise UnknownNameError(kind, name, known, where=where)
+
+
+def look_up(kind: str, name: str, known: Mapping[str, T], where: str = "") -> T:
+    """What has a name; raises `UnknownNameError` where nothing has it."""
+    check_known(kind, name, known, where)
+    return known[name]
 
 
 class UnsupportedError(InputError):

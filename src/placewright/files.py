@@ -14,7 +14,7 @@ from yaml import safe_dump
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import load_cluster, read_cluster, write_cluster
 from placewright.cluster.schema import ClusterFile
-from placewright.errors import InputError, UnknownNameError, UnsupportedError
+from placewright.errors import InputError, UnsupportedError, check_known
 from placewright.graph.files import GraphFile, read_graph, write_graph
 from placewright.graph.graph import Graph
 from placewright.io.arguments import checked, described_value
@@ -170,16 +170,14 @@ def _kinds(files: Files) -> tuple[str, str]:
 def _published(source: str, name: str, path: Path, query: str, options: Mapping[str, Any]) -> Any:
     """The problem of a file whose format is named."""
     known = formats()
-    if name not in known:
-        raise UnknownNameError("format", name, known, where=source)
+    check_known("format", name, known, where=source)
     return _called(known[name].read, path, {**query_options(known[name], query), **options}, source)
 
 
 def _called(reader: Any, path: str | Path, options: Mapping[str, Any], where: str) -> Any:
     known = [each for each in signature(reader).parameters if each != "path"]
     for key in options:
-        if key not in known:
-            raise UnknownNameError("option", key, known, where=where)
+        check_known("option", key, known, where=where)
     cluster = options.get("cluster")
     given = {"cluster": load_cluster(cluster)} if isinstance(cluster, str) else {}
     missing = [key for key in ("cluster", "scenario") if key in known and key not in options]
@@ -205,8 +203,7 @@ def query_options(form: Format, query: str) -> dict[str, Any]:
     known = {each.split("_bytes")[0]: each for each in list(signature(form.read).parameters)[1:]}
     found: dict[str, Any] = {}
     for key, value in parse_qsl(query, keep_blank_values=True):
-        if key not in known:
-            raise UnknownNameError("option", key, known, where=where)
+        check_known("option", key, known, where=where)
         found[known[key]] = _parsed(known[key], value)
     return found
 

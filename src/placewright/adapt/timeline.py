@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, check_known
 from placewright.io.arguments import NumberOrUnknown, checked
 from placewright.io.stored import write_file
 from placewright.measurement import Check
@@ -334,8 +334,7 @@ def disturbances(
         if not (at >= 1 and at % 1 == 0 and times > 0) or (form == slower and times == math.inf):
             hint = f"{when.lower()}s count from 1; TIMES is a number above 0"
             raise InputError(f"{written!r} is not {form}", where=option, hint=hint)
-        if name not in names:
-            raise UnknownNameError(who.lower(), name, names, where=option)
+        check_known(who.lower(), name, names, where=option)
         if at > last:
             what, hint = f"{written!r} is after the last {when.lower()}", "name an earlier one"
             raise InputError(what, where=option, by=f"the run has {last}", hint=hint)

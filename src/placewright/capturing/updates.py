@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from placewright.capturing.source import BUILT_IN, Loss, TrainingRecipe, modules_in
 from placewright.capturing.update_rule import UpdateRule, numbered
-from placewright.errors import InputError, UnknownNameError, UnsupportedError
+from placewright.errors import InputError, UnsupportedError, check_known
 
 OPTIMIZER = "optimizer:"
 """Prefix of an optimizer's states in a file of training state: ``optimizer:exp_avg:NAME``."""
@@ -184,8 +184,7 @@ def update_of(
             scaled=given.scales,
         )
     if isinstance(given, str):
-        if given not in BUILT_IN:
-            raise UnknownNameError("optimizer", given, BUILT_IN)
+        check_known("optimizer", given, BUILT_IN)
         given = torch.optim.SGD if given == "sgd" else torch.optim.Adam
     kind = given if isinstance(given, type) else type(given)
     if KINDS.get(kind.__name__) is not kind:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from placewright.cluster.devices import Device, Link, detected_devices, machine_name
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, check_known
 from placewright.io.arguments import checked
 from placewright.io.units import BANDWIDTH, FLOPS, show
 from placewright.numerics.arrays import FloatArray, IntArray
@@ -60,8 +60,7 @@ class Cluster:
         seen: set[tuple[str, str]] = set()
         for link in self.links:
             for end in (link.source, link.target):
-                if end not in names:
-                    raise UnknownNameError("device", end, names, where=f"{self.name}: links")
+                check_known("device", end, names, where=f"{self.name}: links")
             if (link.source, link.target) in seen:
                 raise InputError(
                     f"two links from {link.source!r} to {link.target!r}",
@@ -95,8 +94,7 @@ class Cluster:
     @checked
     def index(self, name: str) -> int:
         """Position of the device called `name`."""
-        if name not in self.device_names:
-            raise UnknownNameError("device", name, self.device_names, where=self.name)
+        check_known("device", name, self.device_names, where=self.name)
         return self.device_names.index(name)
 
     def positions(self) -> dict[str, int]:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, check_known
 from placewright.io.arguments import checked
 from placewright.numerics.arrays import FloatArray
 
@@ -112,8 +112,7 @@ class Device:
         for kind, factor in self.speed_by_kind.items():
             _positive(where, f"speed_by_kind.{kind}", factor)
         for work, share in self.efficiency.items():
-            if work not in WORK:
-                raise UnknownNameError("kind of work", work, WORK, where=f"{where}: efficiency")
+            check_known("kind of work", work, WORK, where=f"{where}: efficiency")
             if not 0 < share <= 1:
                 raise InputError(
                     f"efficiency.{work} must be above 0 and at most 1",

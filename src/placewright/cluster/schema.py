@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from placewright.cluster.devices import WORK, Device, Link
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, check_known
 from placewright.io.boundary import FileModel, RefusedError, parse_yaml, validate
 from placewright.io.units import BANDWIDTH, BYTES, FLOPS, SECONDS, Quantity, parse
 
@@ -134,6 +134,5 @@ def preset_names() -> tuple[str, ...]:
 
 def preset_text(name: str) -> str:
     """The file of the preset called `name`; `UnknownNameError` offers the nearest one."""
-    if name not in preset_names():
-        raise UnknownNameError("cluster preset", name, preset_names())
+    check_known("cluster preset", name, preset_names())
     return PRESETS.joinpath(f"{name}.yaml").read_text(encoding="utf-8")

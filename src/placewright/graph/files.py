@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, UnknownNameError, check_known
 from placewright.graph.graph import (
     DTYPES,
     INPUT_MARK,
@@ -267,13 +267,11 @@ def _values(program: Program, where: str) -> set[str]:
     for call in program.instructions:
         place = f"{where}: instruction {call.name!r}"
         for name in (*_refs((call.args, tuple(call.kwargs.values()))), *call.mutates):
-            if name not in known:
-                raise UnknownNameError("value", name, known, where=place)
+            check_known("value", name, known, where=place)
         for name in filter(None, call.results):
             _make(known, name, place)
     for output in program.outputs:
-        if output.value not in known:
-            raise UnknownNameError("value", output.value, known, where=f"{where}: outputs")
+        check_known("value", output.value, known, where=f"{where}: outputs")
     return known
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, UnknownNameError, check_known
 from placewright.io.arguments import checked
 from placewright.report.text import counted, plain_table, size
 
@@ -162,8 +162,7 @@ class Graph:
     def _check_tensor(self, tensor: Tensor, position: dict[str, int]) -> None:
         where = f"{self.name}: tensor {tensor.name!r}"
         for name in (tensor.producer, *tensor.consumers):
-            if name not in position:
-                raise UnknownNameError("operator", name, position, where=where)
+            check_known("operator", name, position, where=where)
         for consumer in tensor.consumers:
             if position[consumer] <= position[tensor.producer]:
                 raise InputError(
@@ -177,8 +176,7 @@ class Graph:
             base, where = tensor.view_of, f"{self.name}: tensor {tensor.name!r}"
             if not base or INPUT_MARK in base:
                 continue
-            if base not in tensors:
-                raise UnknownNameError("tensor", base, tensors, where=f"{where}: view_of")
+            check_known("tensor", base, tensors, where=f"{where}: view_of")
             if tensor.producer not in tensors[base].consumers:
                 raise InputError(
                     "a view must be made by an operator that reads what it is a view of",

@@ -11,7 +11,7 @@ import numpy as np
 from placewright.cluster.cluster import Cluster, Device
 from placewright.cluster.devices import analytic_seconds
 from placewright.cluster.files import load_cluster
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, check_known
 from placewright.graph.graph import Operator
 from placewright.io.arguments import Count, checked
 from placewright.layers.problem import LayerProblem
@@ -88,16 +88,14 @@ def layer_chain(
     }
     known = list(LayerProblem.__dataclass_fields__)
     for key in options:
-        if key not in known:
-            raise UnknownNameError("option", key, known, where=f"{name}: layer_chain")
+        check_known("option", key, known, where=f"{name}: layer_chain")
     return LayerProblem(**(fields | options))
 
 
 def _check(name: str, layer: str, said: Mapping[str, float]) -> None:
     where = f"{name}: layer {layer!r}"
     for key in said:
-        if key not in KEYS:
-            raise UnknownNameError("key", key, KEYS, where=where)
+        check_known("key", key, KEYS, where=where)
     if ("flops" in said) == ("seconds" in said):
         by = f"got {', '.join(said) or 'nothing'}"
         raise InputError("needs either flops or seconds", where=where, by=by, hint="give one")

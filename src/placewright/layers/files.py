@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import numpy as np
 from pydantic import Field, create_model
 
-from placewright.errors import InputError, PlacewrightError, UnknownNameError
+from placewright.errors import InputError, PlacewrightError, check_known
 from placewright.io.arguments import Unlimited, checked
 from placewright.io.boundary import FileModel, errors_in, placed, validate
 from placewright.io.stored import finite, read_data, stem, write_data
@@ -431,11 +431,9 @@ def _stage(entry: StageEntry, p: LayerProblem, where: str) -> Stage:
     layer = {name: i for i, name in enumerate(p.layer_names)}
     worker = {name: i for i, name in enumerate(p.worker_names)}
     for name in (entry.first_layer, entry.last_layer):
-        if name not in layer:
-            raise UnknownNameError("layer", name, layer, where=where)
+        check_known("layer", name, layer, where=where)
     for name in (x for r in entry.replicas for x in r.workers):
-        if name not in worker:
-            raise UnknownNameError("worker", name, worker, where=where)
+        check_known("worker", name, worker, where=where)
     return Stage(
         layer[entry.first_layer],
         layer[entry.last_layer],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, UnknownNameError, check_known, look_up
 from placewright.io.arguments import AnyNumber, Unlimited, checked
 from placewright.numerics.arrays import FloatArray, IntArray, check_names
 from placewright.operators.sizes import NO_VIEW, OF_RESIDENT
@@ -242,8 +242,7 @@ class ProblemBuilder:
         """
         known = [each.name for each in fields(self._make) if each.init]  # type: ignore[arg-type]
         for key in options:
-            if key not in known:
-                raise UnknownNameError("option", key, known, where=f"{self.name}: build")
+            check_known("option", key, known, where=f"{self.name}: build")
         own_links = self._links or "seconds_per_byte" in options or self._cluster is not None
         if not own_links and options.get("communication", "pairwise") == "pairwise":
             self._check_unlinked()
@@ -358,14 +357,10 @@ class ProblemBuilder:
         return row  # type: ignore[return-value]
 
     def _operator(self, name: str, where: str) -> int:
-        if name not in self._operators:
-            raise UnknownNameError("operator", name, self._operators, where=where)
-        return self._operators[name]
+        return look_up("operator", name, self._operators, where=where)
 
     def _device(self, name: str, where: str) -> int:
-        if name not in self._devices:
-            raise UnknownNameError("device", name, self._devices, where=where)
-        return self._devices[name]
+        return look_up("device", name, self._devices, where=where)
 
 
 COLUMNS = (

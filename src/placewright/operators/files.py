@@ -14,14 +14,14 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from placewright.errors import InputError
+from placewright.errors import InputError, look_up
 from placewright.graph.files import ModuleTreeEntry, tree_json
 from placewright.io.boundary import FileModel, errors_in, validate
 from placewright.io.stored import read_data, stem, write_data
 from placewright.operators.judgement import OperatorJudgement, end_name
 from placewright.operators.pipeline import PLAIN, Pipeline
 from placewright.operators.placement_summary import placement_summary
-from placewright.operators.plan import Dispatch, OperatorPlan, check_plan, known_index
+from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.problem import Communication, Links, Objective, OperatorProblem, Overlap
 from placewright.operators.readers.neural_networks import read_msr, read_pipedream
 from placewright.operators.readers.task_graphs import read_dag, read_stg, read_wfcommons
@@ -199,7 +199,7 @@ def _calls(
         return None
     call = np.zeros(len(operator), dtype=np.int64)
     for name, number in entry.items():
-        call[known_index("operator", name, operator, where)] = number
+        call[look_up("operator", name, operator, where)] = number
     return call
 
 
@@ -211,8 +211,8 @@ def _copies(
         return None
     leader = np.arange(len(device))
     for name, of in entry.items():
-        copy = known_index("device", name, device, where)
-        leader[copy] = known_index("device", of, device, where)
+        copy = look_up("device", name, device, where)
+        leader[copy] = look_up("device", of, device, where)
     return leader
 
 
@@ -268,7 +268,7 @@ def _fields(entry: ProblemFile) -> dict[str, Any]:
 
 
 def _indices(names: Sequence[str], index: dict[str, int], where: str, kind: str) -> list[int]:
-    return [known_index(kind, name, index, where) for name in names]
+    return [look_up(kind, name, index, where) for name in names]
 
 
 def _aliases(tensors: Sequence[TensorEntry]) -> list[int]:

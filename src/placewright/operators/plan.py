@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from placewright.errors import InfeasibleError, InputError, UnknownNameError
+from placewright.errors import InfeasibleError, InputError, look_up
 from placewright.io.arguments import checked
 from placewright.numerics.arrays import BoolArray, IntArray, IntVector, freeze_arrays
 from placewright.operators.problem import Communication, OperatorProblem
@@ -79,8 +79,8 @@ class OperatorPlan:
         device = {name: d for d, name in enumerate(problem.device_names)}
         place = np.full(problem.n, -1)
         for name, target in placement.items():
-            i = known_index("operator", name, operator, f"{where}.placement")
-            place[i] = known_index("device", target, device, f"{where}.placement.{name}")
+            i = look_up("operator", name, operator, f"{where}.placement")
+            place[i] = look_up("device", target, device, f"{where}.placement.{name}")
         if place.min() < 0:
             missing = problem.operator_names[int(place.argmin())]
             raise InputError(
@@ -88,7 +88,7 @@ class OperatorPlan:
                 where=f"{where}.placement",
                 by=f"{int((place < 0).sum())} of {len(place)} are missing",
             )
-        ordered = [known_index("operator", x, operator, f"{where}.order") for x in order or ()]
+        ordered = [look_up("operator", x, operator, f"{where}.order") for x in order or ()]
         if order is not None and len(ordered) != problem.n:
             by = f"{len(ordered)} for {problem.n}"
             raise InputError("must list every operator once", where=f"{where}.order", by=by)
@@ -99,13 +99,6 @@ class OperatorPlan:
         """The device of every operator of the problem, by names."""
         names = zip(problem.operator_names, self.placement.tolist(), strict=True)
         return {operator: problem.device_names[device] for operator, device in names}
-
-
-def known_index(kind: str, name: str, index: Mapping[str, int], where: str) -> int:
-    """Position of a name; `UnknownNameError` where there is none, with the nearest."""
-    if name not in index:
-        raise UnknownNameError(kind, name, index, where=where)
-    return index[name]
 
 
 def check_plan(problem: OperatorProblem, plan: OperatorPlan) -> None:

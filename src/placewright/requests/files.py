@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from placewright.cluster.schema import Bandwidth, Bytes, Seconds
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, check_known
 from placewright.io.boundary import FileModel, errors_in, validate
 from placewright.io.stored import read_data, stem, write_data
 from placewright.numerics.arrays import FloatArray
@@ -423,6 +423,5 @@ def _times(
 
 
 def _index(kind: str, name: str, names: tuple[str, ...], where: str = "") -> int:
-    if name not in names:
-        raise UnknownNameError(kind, name, names, where=where)
+    check_known(kind, name, names, where=where)
     return names.index(name)

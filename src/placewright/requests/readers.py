@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, UnknownNameError, check_known
 from placewright.io.boundary import FileModel, csv_rows, errors_in, validate
 from placewright.io.stored import read_data, stem
 from placewright.numerics.arrays import FloatArray
@@ -109,8 +109,7 @@ def serving_catalogue(path: str | Path, scenario: str) -> Service:
 
 def _scenario(path: str | Path, name: str) -> tuple[ServingFile, ScenarioEntry]:
     file = read_serving(path)
-    if name not in file.scenarios:
-        raise UnknownNameError("scenario", name, file.scenarios, where=str(path))
+    check_known("scenario", name, file.scenarios, where=str(path))
     return file, file.scenarios[name]
 
 
@@ -123,8 +122,7 @@ def _problem(file: ServingFile, entry: ScenarioEntry, seed: int, name: str) -> R
     ]
     complete = len(used) == len(tables.rates_per_s)
     for listed in used if complete else []:
-        if listed not in variant:
-            raise UnknownNameError("variant", listed, variant, where="policies.ms_variant")
+        check_known("variant", listed, variant, where="policies.ms_variant")
     return RequestProblem(
         service,
         arrivals(entry, service.family_names, seed),
@@ -137,8 +135,7 @@ def _problem(file: ServingFile, entry: ScenarioEntry, seed: int, name: str) -> R
 
 
 def _service(file: ServingFile, entry: ScenarioEntry) -> Service:
-    if entry.variants not in file.variant_sets:
-        raise UnknownNameError("variant set", entry.variants, file.variant_sets)
+    check_known("variant set", entry.variants, file.variant_sets)
     allowed = set(file.variant_sets[entry.variants])
     wanted = {stream.family for stream in entry.streams}
     for family in sorted(wanted - set(file.families)):
@@ -146,8 +143,7 @@ def _service(file: ServingFile, entry: ScenarioEntry) -> Service:
     families = [f for f in file.families if f in wanted]
     kinds = [kind for kind, count in entry.servers.items() for _ in range(count)]
     for kind in entry.servers:
-        if kind not in file.latency_s:
-            raise UnknownNameError("server kind", kind, file.latency_s)
+        check_known("server kind", kind, file.latency_s)
     variants = [
         (v, k, known.accuracy)
         for k, f in enumerate(families)

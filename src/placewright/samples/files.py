@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, look_up
 from placewright.io.boundary import errors_in, validate
 from placewright.io.stored import read_data, stem, write_data
 from placewright.numerics.arrays import FloatArray
@@ -67,12 +67,12 @@ def _plan_of(moves: list[MoveEntry], problem: SampleProblem, where: str) -> Samp
     rows = []
     for k, move in enumerate(moves):
         at = f"{where}: plan.moves[{k}]"
-        source = _index("node", move.source, node, at)
-        target = _index("node", move.target, node, at)
+        source = look_up("node", move.source, node, at)
+        target = look_up("node", move.target, node, at)
         named = problem.class_names[0] if move.sample_class is None else move.sample_class
         if move.sample_class is None and problem.k > 1:
             raise InputError("must say which class", where=at)
-        rows.append((source, target, move.samples, _index("class", named, kind, at)))
+        rows.append((source, target, move.samples, look_up("class", named, kind, at)))
     columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T
     return SamplePlan(columns[0], columns[1], columns[2], columns[3])
 
@@ -127,12 +127,6 @@ def plan_json(
             for i in range(problem.n)
         ],
     }
-
-
-def _index(kind: str, name: str, index: dict[str, int], where: str) -> int:
-    if name not in index:
-        raise UnknownNameError(kind, name, index, where=where)
-    return index[name]
 
 
 UNNAMED = ("samples",)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, check_known
 from placewright.io.arguments import Positive, Unlimited, checked
 from placewright.planning.contract import LOG, Planner, Progress, silent
 from placewright.samples.problem import Overlap, SampleProblem
@@ -193,8 +193,7 @@ def _joined(
             hint="give a data set, or one for each node by its name",
         )
     for name in datasets:
-        if name not in problem.node_names:
-            raise UnknownNameError("node", name, problem.node_names, where="dataset")
+        check_known("node", name, problem.node_names, where="dataset")
     sets = {name: SampleSet(own, f"dataset of node {name}") for name, own in datasets.items()}
     found: list[tuple[SampleSet, int]] = []
     counts = np.zeros_like(problem.samples)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.errors import InfeasibleError, InputError, UnknownNameError
+from placewright.errors import InfeasibleError, InputError, check_known
 from placewright.io.arguments import checked
 from placewright.numerics.arrays import (
     BoolArray,
@@ -409,8 +409,7 @@ def generate(regime: str, nodes: int, seed: int = 0) -> SampleProblem:
     Raises `InputError`: more nodes than fit in memory, pair by pair.
     """
     check_size(nodes, where=f"{regime} cloud")
-    if regime not in REGIMES:
-        raise UnknownNameError("regime", regime, REGIMES)
+    check_known("regime", regime, REGIMES)
     chosen = REGIMES[regime]
     rng = np.random.default_rng(seed)
     samples = np.maximum(1, rng.lognormal(np.log(MEDIAN_SAMPLES), chosen.data_sigma, nodes))

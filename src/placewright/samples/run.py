@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from placewright.adapt.device_factors import device_factor
-from placewright.errors import UnknownNameError
+from placewright.errors import check_known
 from placewright.io.scratch import Scratch
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context, Progress, silent
@@ -182,8 +182,7 @@ def known_baselines(names: Sequence[str]) -> tuple[str, ...]:
     Raises `UnknownNameError`, with the nearest one.
     """
     for name in names:
-        if name not in BASELINES:
-            raise UnknownNameError("baseline", name, BASELINES)
+        check_known("baseline", name, BASELINES)
     return tuple(names)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field
 
 from placewright.cluster.schema import Bandwidth, Bytes, Seconds
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, check_known, look_up
 from placewright.io.boundary import FileModel, RefusedError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, check_names
 from placewright.planning.result import ResultFile
@@ -249,8 +249,7 @@ def _samples(node: NodeEntry, classes: tuple[str, ...]) -> list[int]:
 def _keep(entry: SampleFile, classes: tuple[str, ...], samples: IntArray) -> IntArray:
     """Shape (n, k): what must stay; protected classes stay as a whole."""
     for name in entry.protected:
-        if name not in classes:
-            raise UnknownNameError("class", name, classes, where="protected")
+        check_known("class", name, classes, where="protected")
     kept = np.array([[c in entry.protected for c in classes]]) * samples
     for i, node in enumerate(entry.nodes):
         where = f"nodes: {node.name!r}: keep"
@@ -258,8 +257,7 @@ def _keep(entry: SampleFile, classes: tuple[str, ...], samples: IntArray) -> Int
             kept[i] = samples[i]
         elif isinstance(node.keep, dict):
             for name, count in node.keep.items():
-                if name not in classes:
-                    raise UnknownNameError("class", name, classes, where=where)
+                check_known("class", name, classes, where=where)
                 c = classes.index(name)
                 kept[i, c] = max(int(kept[i, c]), count)
         elif len(classes) == 1:
@@ -347,7 +345,7 @@ def _linked(
     send, receive = np.zeros(price.shape), np.zeros(price.shape)
     for k, link in enumerate(entry.links or ()):
         where = f"links[{k}]"
-        i, j = (_node(name, index, where) for name in (link.source, link.target))
+        i, j = (look_up("node", name, index, where) for name in (link.source, link.target))
         if i == j:
             raise InputError(f"links {link.source!r} with itself", where=where)
         most = _rate(link.bandwidth, f"{where}.bandwidth")
@@ -369,12 +367,6 @@ def _rate(given: float | None, where: str) -> float:
     return math.inf if given is None else given
 
 
-def _node(name: str, index: dict[str, int], where: str) -> int:
-    if name not in index:
-        raise UnknownNameError("node", name, index, where=where)
-    return index[name]
-
-
 def _limited(entry: SampleFile, network: NodeLinks, index: dict[str, int]) -> NodeLinks:
     """Access links, pairs that are forbidden, and nothing from a node to itself."""
     nodes = entry.nodes
@@ -382,7 +374,7 @@ def _limited(entry: SampleFile, network: NodeLinks, index: dict[str, int]) -> No
     down = np.array([_rate(v.downlink, f"nodes: {v.name!r}: downlink") for v in nodes])
     closed: BoolArray = np.eye(len(index), dtype=np.bool_)
     for k, pair in enumerate(entry.forbid):
-        i, j = (_node(name, index, f"forbid[{k}]") for name in (pair.source, pair.target))
+        i, j = (look_up("node", name, index, f"forbid[{k}]") for name in (pair.source, pair.target))
         if entry.relay:
             raise InputError(
                 f"{pair.source!r} to {pair.target!r} is forbidden, but relays are allowed",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.errors import UnknownNameError
+from placewright.errors import check_known
 from placewright.io.boundary import validate
 from placewright.measurement import Measurement
 from placewright.planning.result import Result
@@ -524,8 +524,7 @@ def explain(problem: SampleProblem, plan: SamplePlan, name: str) -> PartExplanat
 
     Raises `UnknownNameError`: no node is called so; offers the nearest.
     """
-    if name not in problem.node_names:
-        raise UnknownNameError("node", name, problem.node_names, where=problem.name)
+    check_known("node", name, problem.node_names, where=problem.name)
     i, found = problem.node_names.index(name), judge(problem, plan)
     priced = []
     for what, other in _changes(problem, plan, i):

@@ -28,14 +28,14 @@ from placewright.adapt.timeline import followed
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import read_cluster
 from placewright.cluster.schema import preset_names
-from placewright.errors import InputError, PlacewrightError, RunError, UnknownNameError
+from placewright.errors import InputError, PlacewrightError, RunError, UnknownNameError, look_up
 from placewright.io.boundary import validate
 from placewright.io.output import end_of, json_lines, lines_since
 from placewright.planning.compiling import CompilingAhead
 from placewright.planning.wings import wings
 from placewright.service.files import NAME, FileStore, TooLargeError
 from placewright.service.jobs import Jobs, TooManyJobsError
-from placewright.service.operations import Operation, find
+from placewright.service.operations import Operation
 from placewright.service.store import (
     ALL,
     ENDED,
@@ -339,14 +339,14 @@ def _operations(router: APIRouter, service: Service) -> None:
     @router.get("/operations/{name}")
     def read_operation(name: OperationName) -> OperationAnswer:
         """Read an operation."""
-        return OperationAnswer.model_validate(find(service.operations, name))
+        return OperationAnswer.model_validate(look_up("operation", name, service.operations))
 
     @router.post("/operations/{name}/jobs", status_code=202)
     def start_job(
         name: OperationName, owner: Owner, options: Annotated[dict[str, Any], Body()]
     ) -> JobDetails:
         """Start a job."""
-        operation = find(service.operations, name)
+        operation = look_up("operation", name, service.operations)
         given = validate(operation.model, options, where=name, key="option", hint=HINT)
         return service.start(operation, given.model_dump(exclude_unset=True), owner)
 
@@ -401,7 +401,7 @@ def _jobs(router: APIRouter, service: Service) -> None:
     @router.post("/jobs/{id}/retry", status_code=202)
     def retry_job(job: Asked, owner: Owner) -> JobDetails:
         """Start another job with the same options."""
-        operation = find(service.operations, job.operation)
+        operation = look_up("operation", job.operation, service.operations)
         again = service.jobs.submit(operation, job.options, owner, job.id)
         service.store.audit(owner, "retry", f"{job.id} as {again.id}")
         return details(service, again)

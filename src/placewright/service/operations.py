@@ -261,13 +261,6 @@ def offered(operations: Iterable[Operation]) -> dict[str, Operation]:
     return {each.name: each for each in operations if not {each.name, each.path[0]} & {*EXCLUDED}}
 
 
-def find(operations: Mapping[str, Operation], name: str) -> Operation:
-    """The operation of this name; `UnknownNameError` offers the nearest."""
-    if name not in operations:
-        raise UnknownNameError("operation", name, operations)
-    return operations[name]
-
-
 OPENVINO = "openvino"
 """Stands before models of any kind that OpenVINO executes."""
 

@@ -24,7 +24,7 @@ from placewright.cluster.cluster import Cluster, device_cells, link_cells
 from placewright.cluster.drawing import cluster_drawing
 from placewright.cluster.files import error_line
 from placewright.cluster.schema import preset_names, preset_text
-from placewright.errors import PlacewrightError, UnknownNameError
+from placewright.errors import PlacewrightError, UnknownNameError, look_up
 from placewright.io.boundary import parse_json, read_text
 from placewright.planning.side_by_side import (
     Side,
@@ -38,7 +38,7 @@ from placewright.planning.wings import families, find_wing, wings
 from placewright.report.gantt import timelines_in
 from placewright.report.text import ago, amount, percent, size
 from placewright.service.app import ErrorParts, JobId, Service, answer_error, clusters, details
-from placewright.service.operations import Operation, Option, find
+from placewright.service.operations import Operation, Option
 from placewright.service.process import RESULT_BYTES
 from placewright.service.store import ENDED, Job, JobState, StoredFile
 from placewright.web.access import REPORT_CONTENT
@@ -214,7 +214,7 @@ class Pages:
 
     def form(self, name: str, request: Request) -> HTMLResponse:
         """The form of an operation; what stands in the address is filled in."""
-        operation = find(self._service.operations, name)
+        operation = look_up("operation", name, self._service.operations)
         given = dict(request.query_params)
         if "again" in given:
             given |= self._service.job(given["again"]).options

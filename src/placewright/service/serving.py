@@ -25,14 +25,14 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from placewright.errors import InputError, PlacewrightError, RunError, UnknownNameError
+from placewright.errors import InputError, PlacewrightError, RunError, UnknownNameError, look_up
 from placewright.io.stored import write_file
 from placewright.layers.devicemap.files import map_section
 from placewright.requests.serving.measured import ServerClient, measured_problem, recent_requests
 from placewright.requests.serving.protocol import LENGTH
 from placewright.service.app import ErrorParts, JobDetails, Owner, Service, log_end
 from placewright.service.jobs import SERVICES_AT_ONCE, Jobs, TooManyJobsError
-from placewright.service.operations import BESIDE, Operation, Option, find
+from placewright.service.operations import BESIDE, Operation, Option
 from placewright.service.pages import Pages
 from placewright.service.process import JobFolder
 from placewright.service.store import ALL, SERVED, Job, JobState
@@ -194,10 +194,7 @@ class Services:
 
     def find(self, name: str) -> Job:
         """The service of this name; `UnknownNameError` offers the nearest."""
-        known = self.all()
-        if name not in known:
-            raise UnknownNameError("service", name, known)
-        return known[name]
+        return look_up("service", name, self.all())
 
     def create(self, options: Mapping[str, Any], owner: str) -> Job:
         """Accept a service, which is then started.
@@ -557,7 +554,7 @@ def _use(router: APIRouter, service: Service, services: Services) -> None:
         file = await service.files.receive(name, pieces(), owner)
         options = {"source": file.name, "target_success": given.target_success}
         options["planner"] = job.options["options"].get("policy", "auto")
-        operation = find(service.operations, CAPACITY)
+        operation = look_up("operation", CAPACITY, service.operations)
         return await asyncio.to_thread(service.start, operation, options, owner)
 
 

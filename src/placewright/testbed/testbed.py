@@ -12,7 +12,7 @@ from pathlib import Path
 
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import cluster_to_text
-from placewright.errors import InputError, RunError, UnknownNameError, UnsupportedError
+from placewright.errors import InputError, RunError, UnsupportedError, look_up
 from placewright.interpreter import python_command, python_environment
 from placewright.testbed import namespaces
 from placewright.testbed.blueprint import (
@@ -142,9 +142,7 @@ class Testbed:
         """The testbed that is up for the cluster `name`; `UnknownNameError` if there is none."""
         require()
         up = {bed.cluster.name: bed for bed in cls.all()}
-        if name not in up:
-            raise UnknownNameError("testbed", name, up, where="testbeds that are up")
-        return up[name]
+        return look_up("testbed", name, up, where="testbeds that are up")
 
     @classmethod
     def all(cls) -> tuple[Testbed, ...]:

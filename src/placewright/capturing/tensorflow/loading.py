@@ -37,7 +37,13 @@ from placewright.capturing.tensorflow.step_graph import (
     refuse_control_flow,
     refuse_dynamic,
 )
-from placewright.errors import InputError, PlacewrightError, UnknownNameError, UnsupportedError
+from placewright.errors import (
+    InputError,
+    PlacewrightError,
+    UnknownNameError,
+    UnsupportedError,
+    check_known,
+)
 from placewright.interpreter import import_from
 from placewright.io.boundary import named_path, read_bytes
 from placewright.report.text import size
@@ -143,8 +149,7 @@ def _from_saved_model(path: Path, source: Mapping[str, Any]) -> StepGraph:
             by="it is not given which function is the model",
             hint="save it with signatures=model.call.get_concrete_function(...)",
         )
-    if wanted not in signatures:
-        raise UnknownNameError("signature", wanted, signatures, where=where)
+    check_known("signature", wanted, signatures, where=where)
     return _of_function(path.name, signatures[wanted], {})
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from placewright.errors import UnknownNameError
+from placewright.errors import check_known
 from placewright.io.arguments import checked
 
 FACTORIES = {
@@ -56,8 +56,7 @@ def zoo_batches(source: str) -> Callable[[int], Iterator[tuple[Any, Any]]] | Non
 def factory(name: str) -> Callable[..., Any]:
     """The factory of the model called `name`; `UnknownNameError` offers the nearest name."""
     known = FACTORIES | {name: model for name, (model, _) in EXAMPLES.items()}
-    if name not in known:
-        raise UnknownNameError("zoo model", name, known)
+    check_known("zoo model", name, known)
     return _function(known[name])
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import InfeasibleError, InputError, UnknownNameError, UnsupportedError
+from placewright.errors import InfeasibleError, InputError, UnsupportedError, check_known
 from placewright.io.arguments import OneOf, Range, checked
 from placewright.io.stored import finite, read_data
 from placewright.io.units import BYTES, show
@@ -103,8 +103,7 @@ def device_map(
     """
     begin_s, made = time.perf_counter(), language_model(model)
     form = dtype or made.form
-    if form not in FORMATS:
-        raise UnknownNameError("number format", form, FORMATS, where="dtype")
+    check_known("number format", form, FORMATS, where="dtype")
     chosen: Objective = "throughput" if users > 1 else "latency"
     if objective is not None:
         chosen = "latency" if objective == "latency" else "throughput"

@@ -17,7 +17,7 @@ from pydantic import Field
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import cluster_data
 from placewright.cluster.schema import ClusterFile
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, check_known
 from placewright.io.boundary import FileModel, errors_in, validate
 from placewright.io.stored import finite, read_data, write_data
 from placewright.layers.devicemap.judge import MapJudgement, RangeCost, judge
@@ -222,8 +222,7 @@ formats = (Format("devicemap", "a language model's layers on devices", read_prob
 def problem_from(data: Any, *, where: str, name: str, text: str = "") -> MapProblem:
     """The problem of a file's data; `text`: its YAML source, to name lines in errors."""
     entry = validate(MapFile, data, where=where, text=text)
-    if entry.dtype not in FORMATS:
-        raise UnknownNameError("number format", entry.dtype, FORMATS, where=f"{where}: dtype")
+    check_known("number format", entry.dtype, FORMATS, where=f"{where}: dtype")
     with errors_in(where):
         model = entry.language_model
         layers = tuple(Layer(**each.model_dump()) for each in model.layers)
@@ -281,8 +280,7 @@ def read_proposal(path: str | Path, problem: MapProblem) -> Proposal[MapPlan]:
     entry = validate(MapPlanFile, data, where=where, text=text).plan
     names = problem.cluster.device_names
     for each in entry.ranges:
-        if each.device not in names:
-            raise UnknownNameError("device", each.device, names, where=f"{where}: plan.ranges")
+        check_known("device", each.device, names, where=f"{where}: plan.ranges")
     plan = MapPlan(
         tuple(
             LayerRange(names.index(each.device), each.start, each.end, each.from_disk)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, UnknownNameError, check_known
 from placewright.io.boundary import FileModel, errors_in, validate
 from placewright.io.stored import read_data, stem, write_data
 from placewright.layers.flow.problem import (
@@ -221,10 +221,7 @@ def read_proposal(path: str | Path, problem: FlowProblem) -> Proposal[LayerRange
     data, text = read_data(path)
     placement = validate(RangesFile, data, where=where, text=text).plan.placement
     for name in placement:
-        if name not in problem.node_names:
-            raise UnknownNameError(
-                "machine", name, problem.node_names, where=f"{where}: plan.placement"
-            )
+        check_known("machine", name, problem.node_names, where=f"{where}: plan.placement")
     ranges = [placement.get(name, (0, 0)) for name in problem.node_names]
     plan = LayerRanges(tuple(s for s, _ in ranges), tuple(e for _, e in ranges))
     with errors_in(where):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from placewright.errors import UnknownNameError
+from placewright.errors import check_known
 from placewright.io.boundary import FileModel, errors_in, validate
 from placewright.io.stored import read_data, stem, write_data
 from placewright.layers.halda.problem import (
@@ -164,8 +164,7 @@ def read_proposal(path: str | Path, problem: RingProblem) -> Proposal[RingPlan]:
     entry = validate(RingPlanFile, data, where=where, text=text).plan
     names = [device.name for device in problem.devices]
     for name in (*entry.layers, *entry.gpu_layers):
-        if name not in names:
-            raise UnknownNameError("device", name, names, where=f"{where}: plan")
+        check_known("device", name, names, where=f"{where}: plan")
     plan = RingPlan(
         entry.rounds,
         tuple(entry.layers.get(name, 0) for name in names),

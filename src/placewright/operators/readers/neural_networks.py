@@ -11,12 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, UnknownNameError, look_up
 from placewright.io.arguments import Range, checked
 from placewright.io.boundary import parse_json, read_text, validate
 from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
@@ -172,7 +172,7 @@ def read_expert(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
     for kind, key, machines in (("acc", "fpgas", entry.fpgas), ("cpu", "cpus", entry.cpus)):
         for at, machine in enumerate(machines):
             for node in machine.nodes:
-                place[_known("operator", str(node), operator, f"{where}: {key}[{at}]")] = _known(
+                place[look_up("operator", str(node), operator, f"{where}: {key}[{at}]")] = look_up(
                     "device", f"{kind}{at}", device, f"{where}: {key}[{at}]"
                 )
     place = _with_classes(problem, place)
@@ -240,12 +240,6 @@ def _with_classes(problem: OperatorProblem, place: IntArray) -> IntArray:
     of_group = np.full(int(group.max()) + 1, -1)
     np.maximum.at(of_group, group, place)
     return np.where(place < 0, of_group[group], place)
-
-
-def _known(kind: str, name: str, index: Mapping[str, int], where: str) -> Any:
-    if name not in index:
-        raise UnknownNameError(kind, name, index, where=where)
-    return index[name]
 
 
 _NODE = re.compile(r"^(\S+) -- (.*) -- (.*)$")

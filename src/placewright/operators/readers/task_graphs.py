@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, UnknownNameError, check_known
 from placewright.io.arguments import Range, checked
 from placewright.io.boundary import errors_in, validate
 from placewright.io.stored import read_data, stem, stored_text
@@ -54,8 +54,7 @@ def read_dag(path: str | Path | Mapping[str, Any], links: str = "free") -> Opera
     InputError
         Missing or bad fields, unknown names, cycles; names file and field.
     """
-    if links not in list(Links):
-        raise UnknownNameError("kind of links", links, list(Links))
+    check_known("kind of links", links, list(Links))
     path, data = (Path("dag"), path) if isinstance(path, Mapping) else (Path(path), _load(path))
     columns = {section: _columns(path, data, section) for section in _SECTIONS}
     nodes, tasks = columns["nodes"], columns["tasks"]
@@ -303,8 +302,7 @@ def _problem(
             builder.add_tensor(label, some, sizes.get(file, 0.0), name=f"{label}:{file}")
     for label, task in tasks.items():
         for parent in dict.fromkeys(task.parents):
-            if parent not in tasks:
-                raise UnknownNameError("parent", parent, tasks, where=f"task {label!r}")
+            check_known("parent", parent, tasks, where=f"task {label!r}")
             if (parent, label) not in fed:
                 builder.add_tensor(parent, label, 0.0)
     return builder.build()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, check_known
 from placewright.planning.parameters import with_parameters
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies.edf import Edf
@@ -40,8 +40,7 @@ def specification(plan: RequestPlan) -> Any:
 
     Raises `InputError`: no such policy, or parameters that it does not have.
     """
-    if plan.policy not in POLICIES:
-        raise UnknownNameError("policy", plan.policy, POLICIES, where="plan")
+    check_known("policy", plan.policy, POLICIES, where="plan")
     usual = POLICIES[plan.policy]()
     return with_parameters(usual, dict(plan.parameters), f"policy {plan.policy!r}")
 

@@ -21,7 +21,7 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from placewright.errors import UnknownNameError
+from placewright.errors import check_known
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.requests.plan import Parameter
 from placewright.requests.policy import NONE, Decision, Dispatch, Specification
@@ -183,8 +183,7 @@ class Switching:
         self.rates: FloatArray = np.sort(np.array(rates, dtype=np.float64))
         self.variants = dict(zip(rates, variants, strict=False))
         for name in variants:
-            if name not in service.variant_names:
-                raise UnknownNameError("variant", name, service.variant_names, where="policy 'ms'")
+            check_known("variant", name, service.variant_names, where="policy 'ms'")
         self.revise(service)
 
     def revise(self, service: Service) -> None:

@@ -22,9 +22,9 @@ from placewright.cluster.cluster import Cluster
 from placewright.errors import (
     InputError,
     PlacewrightError,
-    UnknownNameError,
     WorkerError,
     WorkerLostError,
+    check_known,
 )
 from placewright.io.arguments import OneOf
 from placewright.runtime import limits
@@ -291,8 +291,7 @@ def open_engine(
             by="it has one process for each device",
             hint="use --engine local, or leave out --gpus together",
         )
-    if name not in ENGINES:
-        raise UnknownNameError("engine", name, ENGINES)
+    check_known("engine", name, ENGINES)
     module, _, attribute = ENGINES[name].partition(":")
     opened: Callable[..., AbstractContextManager[Engine]]
     opened = getattr(import_module(module), attribute)

@@ -22,7 +22,7 @@ import numpy as np
 from placewright.capturing.files.model_file import Array, ModelFile
 from placewright.capturing.files.openvino_graph import reason
 from placewright.cluster.cluster import Cluster, Device
-from placewright.errors import UnknownNameError, UnsupportedError
+from placewright.errors import UnsupportedError, check_known
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime.model_files import (
     LEAST,
@@ -71,8 +71,7 @@ def open_core() -> Any:
 def settings_of(device: Device) -> dict[str, Any]:
     """Threads and precision of a device, as OpenVINO's CPU takes them."""
     precision = device.precision or "f32"
-    if precision not in PRECISIONS:
-        raise UnknownNameError("precision", precision, PRECISIONS, where=f"device {device.name!r}")
+    check_known("precision", precision, PRECISIONS, where=f"device {device.name!r}")
     threads = threads_of(device)
     return {
         "INFERENCE_PRECISION_HINT": precision,
@@ -93,8 +92,7 @@ def hetero_of(cluster: Cluster) -> tuple[str, dict[str, Any]]:
     here = ["AUTO", *open_core().available_devices]
     parts = []
     for device in cluster.devices:
-        if device.name not in here:
-            raise UnknownNameError("OpenVINO device", device.name, here, where=cluster.name)
+        check_known("OpenVINO device", device.name, here, where=cluster.name)
         own = ",".join(f"{key}:{_text(value)}" for key, value in settings_of(device).items())
         if device.name == "AUTO":
             parts.append(f"AUTO:{{DEVICE_PROPERTIES:{{CPU:{{{own}}}}}}}")
