@@ -41,7 +41,6 @@ from placewright.runtime.engines.local import Local
 from placewright.runtime.executor import StepExecutor
 from placewright.runtime.program import order
 from placewright.runtime.session import Session
-from placewright.runtime.step.partition import references
 
 SEED, STEPS = 3, 2
 
@@ -547,7 +546,7 @@ def _edited(graph: Graph, fault: Fault) -> Graph:
     edits = fault.edit
     instructions = tuple(edits[i.name](i) if i.name in edits else i for i in program.instructions)
     assert fault.edit.keys() <= {i.name for i in instructions}, fault.edit.keys()
-    reads = {i.name: set(references([i.args, i.kwargs])) for i in instructions}
+    reads = {i.name: set(i.reads()) for i in instructions}
     tensors = tuple(
         replace(
             tensor, consumers=tuple(c for c in tensor.consumers if _reads(reads[c], tensor.name))

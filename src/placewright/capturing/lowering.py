@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -67,8 +67,7 @@ class Call:
 
     def reads(self) -> Sequence[str]:
         """Names of the values that the call reads, each once, in order."""
-        call = self.instruction
-        return tuple(dict.fromkeys(_refs((call.args, tuple(call.kwargs.values())))))
+        return self.instruction.reads()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,15 +144,6 @@ def storage_bytes(spec: TensorSpec) -> int:
         return elements
     last = sum((n - 1) * step for n, step in zip(spec.shape, spec.stride, strict=True))
     return max(elements, (last + 1) * elements // math.prod(spec.shape))
-
-
-def _refs(argument: Any) -> Iterator[str]:
-    """Names of all values in nested arguments, in order, repeats included."""
-    if isinstance(argument, Ref):
-        yield argument.name
-    elif isinstance(argument, tuple | list):
-        for part in argument:
-            yield from _refs(part)
 
 
 aten = torch.ops.aten

@@ -9,7 +9,7 @@ the state of the random-number generator, which travels between processes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -179,21 +179,12 @@ def dead_after(instructions: Sequence[Instruction], kept: Collection[str]) -> li
     """After every call, the values that nothing reads any more, but for those that are `kept`."""
     last: dict[str, int] = {}
     for k, call in enumerate(instructions):
-        read = _reads((call.args, tuple(call.kwargs.values())))
-        last |= dict.fromkeys((*read, *filter(None, call.results)), k)
+        last |= dict.fromkeys((*call.reads(), *filter(None, call.results)), k)
     dead: list[list[str]] = [[] for _ in instructions]
     for name, k in last.items():
         if name not in kept:
             dead[k].append(name)
     return dead
-
-
-def _reads(argument: Any) -> Iterator[str]:
-    if isinstance(argument, Ref):
-        yield argument.name
-    elif isinstance(argument, tuple | list):
-        for part in argument:
-            yield from _reads(part)
 
 
 def _constant(const: Const, device: str | torch.device | None) -> Any:

@@ -11,7 +11,6 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -266,7 +265,7 @@ def _values(program: Program, where: str) -> set[str]:
         _make(known, entry.name, f"{where}: inputs")
     for call in program.instructions:
         place = f"{where}: instruction {call.name!r}"
-        for name in (*_refs((call.args, tuple(call.kwargs.values()))), *call.mutates):
+        for name in (*call.reads(), *call.mutates):
             check_known("value", name, known, where=place)
         for name in filter(None, call.results):
             _make(known, name, place)
@@ -279,14 +278,6 @@ def _make(known: set[str], name: str, where: str) -> None:
     if name in known:
         raise InputError(f"the value {name!r} is made twice", where=where)
     known.add(name)
-
-
-def _refs(argument: Any) -> Iterator[str]:
-    if isinstance(argument, Ref):
-        yield argument.name
-    elif isinstance(argument, tuple):
-        for part in argument:
-            yield from _refs(part)
 
 
 CONSTANTS = ("dtype", "device", "layout", "memory_format")

@@ -9,7 +9,7 @@ order (an in-place update runs after every reader of what it updates).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -343,6 +343,18 @@ class Ref:
     name: str
 
 
+def references(argument: Any) -> Iterator[str]:
+    """Names of the values in an argument, however deep, in order, repeats included."""
+    if isinstance(argument, Ref):
+        yield argument.name
+    elif isinstance(argument, tuple | list):
+        for part in argument:
+            yield from references(part)
+    elif isinstance(argument, Mapping):
+        for part in argument.values():
+            yield from references(part)
+
+
 @dataclass(frozen=True, slots=True)
 class Const:
     """A framework constant: kind ``dtype``, ``device``, ``layout`` or ``memory_format``."""
@@ -379,6 +391,10 @@ class Instruction:
     results: tuple[str, ...]
     mutates: tuple[str, ...] = ()
     random: bool = False
+
+    def reads(self) -> tuple[str, ...]:
+        """Names of the values in its arguments, each once, in order."""
+        return tuple(dict.fromkeys(references((self.args, self.kwargs))))
 
 
 @dataclass(frozen=True, slots=True)

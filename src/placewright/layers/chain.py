@@ -26,7 +26,7 @@ call costs an all-gather.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -36,7 +36,7 @@ import torch
 
 from placewright.capturing.call_flops import work_of
 from placewright.capturing.program_calls import operation, resolve_target
-from placewright.graph.graph import Instruction, Ref, TensorSpec
+from placewright.graph.graph import Instruction, Ref, TensorSpec, references
 from placewright.layers.tracing import MODEL, TracedStep
 
 RECURRENT = tuple(f"aten.{kind}.input" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
@@ -95,22 +95,6 @@ class Layer:
     parameters: tuple[str, ...]
 
 
-def references(argument: Any) -> Iterator[str]:
-    """Names of the values in an argument."""
-    if isinstance(argument, Ref):
-        yield argument.name
-    elif isinstance(argument, tuple | list):
-        for part in argument:
-            yield from references(part)
-    elif isinstance(argument, dict):
-        yield from references(tuple(argument.values()))
-
-
-def reads(call: Instruction) -> list[str]:
-    """Values that a call reads."""
-    return list(dict.fromkeys(references((call.args, dict(call.kwargs)))))
-
-
 def in_place(call: Instruction) -> bool:
     """Whether a call changes its first argument."""
     name = call.target.split(".")[1]
@@ -123,7 +107,7 @@ def prelude_of(step: TracedStep) -> frozenset[int]:
     dependent: set[str] = set(held)
     found = set()
     for k, call in enumerate(step.instructions):
-        if in_place(call) or call.target in HEAVY or any(v in dependent for v in reads(call)):
+        if in_place(call) or call.target in HEAVY or any(v in dependent for v in call.reads()):
             dependent.update(call.results)
         else:
             found.add(k)
@@ -161,7 +145,7 @@ def chain(step: TracedStep) -> tuple[Layer, ...]:
 
 def parameters_of(step: TracedStep, calls: Iterable[int]) -> tuple[str, ...]:
     """Names of the parameters that these calls read, each once."""
-    read = (v for k in calls for v in reads(step.instructions[k]))
+    read = (v for k in calls for v in step.instructions[k].reads())
     return tuple(dict.fromkeys(step.parameters[v] for v in read if v in step.parameters))
 
 
@@ -169,7 +153,7 @@ def _crossing(step: TracedStep, prelude: frozenset[int]) -> dict[int, tuple[str,
     """Position -> values that calls before it make and calls from it on read, prelude apart."""
     last, made = {}, {}
     for k, call in enumerate(step.instructions):
-        for name in reads(call):
+        for name in call.reads():
             last[name] = k
         for name in call.results:
             made[name] = k
@@ -484,7 +468,7 @@ class _Splitter:
     def call(self, i: Instruction) -> SplitCall:
         made = self._weighted(i) or self._kept(i)
         if made is None:
-            split = [(v, self.cuts.pop(v)) for v in reads(i) if v in self.cuts]
+            split = [(v, self.cuts.pop(v)) for v in i.reads() if v in self.cuts]
             made = SplitCall("whole", gathers=tuple(split))
         if made.result is not None:
             self.cuts.update(dict.fromkeys(i.results, made.result))
@@ -535,7 +519,7 @@ class _Splitter:
         return self.specs[weight].shape[dim] >= self.degree
 
     def _kept(self, i: Instruction) -> SplitCall | None:
-        read = [v for v in reads(i) if v in self.specs]
+        read = [v for v in i.reads() if v in self.specs]
         split = [v for v in read if v in self.cuts]
         if not split:
             return None
@@ -586,7 +570,7 @@ class _Splitter:
 def _used_once(instructions: Sequence[Instruction]) -> frozenset[str]:
     count: dict[str, int] = {}
     for i in instructions:
-        for value in reads(i):
+        for value in i.reads():
             count[value] = count.get(value, 0) + 1
     return frozenset(value for value, times in count.items() if times == 1)
 

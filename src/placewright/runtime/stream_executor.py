@@ -44,7 +44,7 @@ from placewright.runtime.emulation import Stretch
 from placewright.runtime.messages import GlooReceiver
 from placewright.runtime.specs import THROUGH_HOST
 from placewright.runtime.step.devices import PlacedDevices, laid_out, storable
-from placewright.runtime.step.partition import Part, Step, references
+from placewright.runtime.step.partition import Part, Step
 from placewright.runtime.step.sequence import CompiledShare, Share
 from placewright.runtime.step.slots import Registers, Slot, call
 from placewright.runtime.wire import Message, message_key
@@ -526,4 +526,4 @@ def _depends(step: Step, changing: set[str]) -> bool:
     instruction = step.instruction
     if instruction.random or instruction.mutates:
         return True
-    return any(value in changing for value in references([instruction.args, instruction.kwargs]))
+    return any(value in changing for value in instruction.reads())

@@ -24,7 +24,6 @@ from placewright.layers.chain import (
     changed_state,
     draws,
     prelude_of,
-    reads,
     views_of_state,
 )
 from placewright.layers.execution.layer_module import (
@@ -388,7 +387,7 @@ def count_program(step: TracedStep) -> LayerProgram:
     for k in reversed(range(len(step.instructions))):
         if wanted.intersection(step.instructions[k].results):
             own.append(k)
-            wanted.update(reads(step.instructions[k]))
+            wanted.update(step.instructions[k].reads())
     trained = sorted(step.parameters[v] for v in wanted if v in step.parameters)
     if trained:
         raise UnsupportedError(
@@ -401,12 +400,12 @@ def count_program(step: TracedStep) -> LayerProgram:
 
 def _program(step: TracedStep, layer: Layer, prelude: frozenset[int]) -> LayerProgram:
     own = [k for k in range(layer.first, layer.end) if k not in prelude]
-    wanted = {v for k in own for v in reads(step.instructions[k])} | set(layer.outputs)
+    wanted = {v for k in own for v in step.instructions[k].reads()} | set(layer.outputs)
     calls = set(own)
     for k in sorted(prelude, reverse=True):  # later ones read earlier ones
         if wanted.intersection(step.instructions[k].results):
             calls.add(k)
-            wanted.update(reads(step.instructions[k]))
+            wanted.update(step.instructions[k].reads())
     return _made_of(step, sorted(calls), wanted, layer.inputs, layer.outputs)
 
 

@@ -33,7 +33,7 @@ from placewright.capturing.user_optimizer import (
 )
 from placewright.errors import InputError
 from placewright.graph.graph import Graph, Program
-from placewright.runtime.step.partition import CallProgram, references
+from placewright.runtime.step.partition import CallProgram
 
 RESIDENT = ("parameter", "buffer", "state")
 
@@ -86,7 +86,7 @@ def _homes(graph: Graph, placement: Sequence[int]) -> dict[str, int]:
     resident = {item.name for item in program.inputs if item.role in RESIDENT}
     found: dict[str, int] = {}
     for call, device in zip(program.instructions, placement, strict=True):
-        for name in references([call.args, call.kwargs]):
+        for name in call.reads():
             if name in resident:
                 found.setdefault(name, device)
     return found
@@ -96,7 +96,7 @@ def _group_homes(graph: Graph, homes: dict[str, int]) -> dict[str, int]:
     """Device of every colocation group that reads something resident."""
     found: dict[str, int] = {}
     for op, call in zip(graph.operators, _program(graph).instructions, strict=True):
-        for name in references([call.args, call.kwargs]):
+        for name in call.reads():
             if name in homes:
                 group = op.colocation or f"own {op.name}"
                 if found.setdefault(group, homes[name]) != homes[name]:

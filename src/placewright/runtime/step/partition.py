@@ -9,7 +9,6 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
 
 import torch
 
@@ -21,7 +20,6 @@ from placewright.graph.graph import (
     Instruction,
     Program,
     ProgramInput,
-    Ref,
     TensorSpec,
 )
 from placewright.runtime.specs import Way
@@ -168,7 +166,7 @@ def _outputs(program: Program, placement: Sequence[int], devices: int) -> list[d
     """
     home: dict[str, int] = {}
     for i, instruction in enumerate(program.instructions):
-        for value in references([instruction.args, instruction.kwargs]):
+        for value in instruction.reads():
             home.setdefault(value, placement[i])
         home |= dict.fromkeys(instruction.results, placement[i])
     outputs: list[dict[str, str]] = [{} for _ in range(devices)]
@@ -192,7 +190,7 @@ def _part(
         if message.source == device:
             leaving[message.value].append(message)
     instructions = [program.instructions[i] for i in order]
-    reads = [tuple(dict.fromkeys(references([i.args, i.kwargs]))) for i in instructions]
+    reads = [instruction.reads() for instruction in instructions]
     last_use = {value: k for k, values in enumerate(reads) for value in values}
     inputs = {i.name: i for i in program.inputs}
     keep = {*inputs, *outputs.values()}
@@ -259,17 +257,6 @@ def _copied(part: Part, device: int, copied: set[int]) -> Part:
 
     steps = [replace(s, waits=taken(s.waits), sends=given(s.sends)) for s in part.steps]
     return replace(part, device=device, steps=tuple(steps), receives=taken(part.receives))
-
-
-def references(argument: Any) -> Iterator[str]:
-    """Names of the values in an argument, however deep."""
-    if isinstance(argument, Ref):
-        yield argument.name
-    elif isinstance(argument, Mapping):
-        yield from references(list(argument.values()))
-    elif isinstance(argument, list | tuple):
-        for item in argument:
-            yield from references(item)
 
 
 def state_moves(

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_map_only
 
 from placewright.capturing.program_calls import materialise, resolve_target
 from placewright.graph.graph import Const, Instruction, Ref
-from placewright.runtime.step.partition import Part, Step, references
+from placewright.runtime.step.partition import Part, Step
 from placewright.runtime.wire import Message
 
 Registers = list[Any]
@@ -247,7 +247,7 @@ def _with_device(call: Call, instruction: Instruction) -> Mapping[str, Any]:
     if "device" in kwargs or not isinstance(call, torch._ops.OpOverload):
         return kwargs
     takes = any(argument.name == "device" for argument in call._schema.arguments)
-    if not takes or any(references([instruction.args, kwargs])):
+    if not takes or instruction.reads():
         return kwargs
     return {**kwargs, "device": Const("device", "cpu")}
 
@@ -301,11 +301,7 @@ FRESH = frozenset(
 
 def in_place_targets(part: Part) -> dict[int, str]:
     """Operator -> operation that writes over its first argument, where that changes nothing."""
-    reads = Counter(
-        value
-        for step in part.steps
-        for value in set(references([step.instruction.args, step.instruction.kwargs]))
-    )
+    reads = Counter(value for step in part.steps for value in step.instruction.reads())
     sent = {message.value for step in part.steps for message in step.sends}
     fresh = {
         value
