@@ -14,6 +14,8 @@ from placewright.errors import (
     PlacewrightError,
     UnknownNameError,
     WorkerError,
+    check_known,
+    look_up,
 )
 
 
@@ -77,3 +79,14 @@ def test_a_missing_package_names_its_extra() -> None:
     )
     assert MissingDependencyError.of(ModuleNotFoundError(name="my_model"), "x") is None
     assert MissingDependencyError.of(ModuleNotFoundError("?"), "x") is None
+
+
+def test_a_name_is_looked_up() -> None:
+    """What has it, or the nearest name that something has."""
+    known = {"edge-duo": 2, "server": 4}
+    check_known("cluster", "server", known)
+    assert look_up("cluster", "edge-duo", known) == 2
+    for find in (check_known, look_up):
+        with pytest.raises(UnknownNameError, match=r"^here: unknown cluster 'edge-due'") as found:
+            find("cluster", "edge-due", known, where="here")
+        assert found.value.hint == "did you mean 'edge-duo'?"

@@ -9,7 +9,17 @@ import pytest
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.graph.files import read_graph, write_graph
-from placewright.graph.graph import Graph, Module, ModuleTensor, ModuleTree, Operator, Tensor
+from placewright.graph.graph import (
+    Const,
+    Graph,
+    Instruction,
+    Module,
+    ModuleTensor,
+    ModuleTree,
+    Operator,
+    Ref,
+    Tensor,
+)
 
 
 def test_sums_over_operators() -> None:
@@ -108,3 +118,11 @@ def test_a_tensor_lives_with_an_operator_of_its_graph() -> None:
     with pytest.raises(UnknownNameError, match=r"embed\.weight"):
         Graph("g", (operator,), (), modules=TIED)
     assert replace(Graph("g", (operator,), ()), modules=None).modules is None
+
+
+def test_an_instruction_reads_the_values_in_its_arguments() -> None:
+    """However deep they are, each once, in order; numbers, texts and constants are none."""
+    arguments = (Ref("a"), (1, [Ref("b"), None, (Ref("a"),)]), "c", Const("dtype", "float32"))
+    call = Instruction("x", "f", arguments, {"mask": [Ref("d")], "by": {"k": Ref("b")}}, ("x",))
+    assert call.reads() == ("a", "b", "d")
+    assert Instruction("y", "f", (2.0,), {}, ("y",)).reads() == ()

@@ -26,6 +26,7 @@ call costs an all-gather.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -440,7 +441,9 @@ def split_layer(
 
     `parameters`: values of parameters that nothing outside the layer uses.
     """
-    splitter = _Splitter(specs, parameters, _used_once(instructions), degree)
+    read = Counter(value for i in instructions for value in i.reads())
+    once = frozenset(value for value, times in read.items() if times == 1)
+    splitter = _Splitter(specs, parameters, once, degree)
     calls = [splitter.call(i) for i in instructions]
     ends = {v: splitter.cuts[v] for v in outputs if v in splitter.cuts}
     refusal = splitter.refusal
@@ -565,14 +568,6 @@ class _Splitter:
             size = self.specs[mask.name].shape
             alike = alike and (len(size) < 3 or size[-3] == 1)
         return SplitCall("keep", result=cuts[0]) if alike else None
-
-
-def _used_once(instructions: Sequence[Instruction]) -> frozenset[str]:
-    count: dict[str, int] = {}
-    for i in instructions:
-        for value in i.reads():
-            count[value] = count.get(value, 0) + 1
-    return frozenset(value for value, times in count.items() if times == 1)
 
 
 def _name(argument: Any) -> str:

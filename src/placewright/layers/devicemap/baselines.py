@@ -54,7 +54,10 @@ def _accelerate_auto(problem: MapProblem) -> MapPlan | None:
 
 def _memory_proportional(problem: MapProblem) -> MapPlan | None:
     """A ring by falling memory, layers in proportion to it (exo, for blocks)."""
-    return _proportional(problem, range(problem.m))
+    memory = problem.capacity
+    order = sorted(range(problem.m), key=lambda d: (-float(memory[d]), d))
+    finite = np.minimum(memory, float(problem.weights.sum() + problem.cache.sum()))
+    return _cut(problem, order, [float(finite[d]) for d in order])
 
 
 def _equal_layers(problem: MapProblem) -> MapPlan | None:
@@ -111,13 +114,6 @@ def _fill(
             ranges.append(LayerRange(d, start, end))
         start = end
     return MapPlan(tuple(ranges)) if start == problem.n and ranges else None
-
-
-def _proportional(problem: MapProblem, devices: Sequence[int]) -> MapPlan:
-    memory = problem.capacity
-    order = sorted(devices, key=lambda d: (-float(memory[d]), d))
-    finite = np.minimum(memory, float(problem.weights.sum() + problem.cache.sum()))
-    return _cut(problem, order, [float(finite[d]) for d in order])
 
 
 def _cut(problem: MapProblem, order: Sequence[int], shares: Sequence[float]) -> MapPlan:

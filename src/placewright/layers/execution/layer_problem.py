@@ -31,7 +31,7 @@ from placewright.cluster.devices import analytic_seconds
 from placewright.errors import UnsupportedError
 from placewright.graph.graph import Operator
 from placewright.io.arguments import checked
-from placewright.layers.chain import Layer, layer_flops
+from placewright.layers.chain import layer_flops
 from placewright.layers.execution.layer_module import SizedLayers
 from placewright.layers.execution.session import LayerSession, packed
 from placewright.layers.execution.stage_orders import (
@@ -464,7 +464,7 @@ def problem_of_tables(
         working_bytes=np.repeat(heap * working[:, None], len(degrees), axis=1),
         update_bytes=update_bytes,
         tensor_bytes=tables.tensor_bytes,
-        flops=np.array([_flops(model, layer) for layer in model.layers]),
+        flops=np.array([layer_flops(model.step, layer) / model.batch for layer in model.layers]),
         sizes=np.array(sizes, dtype=np.float64),
         degrees=degrees,
         worker_names=workers.cluster.device_names,
@@ -588,11 +588,6 @@ def _update_bytes(model: TracedModel) -> FloatArray:
 def _value_bytes(model: TracedModel, name: str) -> float:
     spec = model.step.specs.get(name)
     return 0.0 if spec is None else float(math.prod(spec.shape) * _item_bytes(spec.dtype))
-
-
-def _flops(model: TracedModel, layer: Layer) -> float:
-    """Of one sample."""
-    return layer_flops(model.step, layer) / model.batch
 
 
 def _item_bytes(dtype: str) -> int:

@@ -249,18 +249,13 @@ def ends_s(stream: SampleStream) -> dict[int, list[float]]:
     Those whose last segment is done: where a device has several, others are half done, further
     ahead in the stream, and would be counted too early.
     """
-    last = _last_segments(stream)
+    last = [len(lengths) - 1 for lengths in stream.cut.lengths]
     found: dict[int, list[float]] = defaultdict(list)
     for spans in stream.spans:
         for device, segment, _, _, end_s in spans:
             if segment == last[device]:
                 found[device].append(end_s)
     return {d: sorted(ends) for d, ends in found.items()}
-
-
-def _last_segments(stream: SampleStream) -> list[int]:
-    """By device the number of its last segment."""
-    return [len(lengths) - 1 for lengths in stream.cut.lengths]
 
 
 def apart(ends: Sequence[float], before: int, *, copies: bool = False) -> float:
