@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields
+from functools import cache
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -82,12 +83,18 @@ def table(letters: str, value: float = 0.0) -> Any:
     return field(default_factory=lambda: np.zeros(0), metadata=metadata)
 
 
+@cache
+def _tables(kind: Any) -> tuple[tuple[str, str, float | None], ...]:
+    """Name and axes of a dataclass' arrays, and what those are full of that may be left out."""
+    found = [(f.name, f.metadata) for f in fields(kind) if "axes" in f.metadata]
+    return tuple((name, known["axes"], known.get("value")) for name, known in found)
+
+
 def fill_in(record: Any, sizes: Mapping[str, int]) -> None:
     """Set arrays that were left out. `sizes`: of the axes, by their letters."""
-    for item in fields(record):
-        if "value" in item.metadata and _is_left_out(getattr(record, item.name)):
-            full = np.full(_shape(item.metadata["axes"], sizes), item.metadata["value"])
-            object.__setattr__(record, item.name, full)
+    for name, letters, value in _tables(record.__class__):
+        if value is not None and _is_left_out(getattr(record, name)):
+            object.__setattr__(record, name, np.full(_shape(letters, sizes), value))
 
 
 def check_axes(record: Any, sizes: Mapping[str, int], where: str) -> dict[str, npt.NDArray[Any]]:
@@ -100,12 +107,12 @@ def check_axes(record: Any, sizes: Mapping[str, int], where: str) -> dict[str, n
     All of them, by name.
     """
     found = {}
-    for item in (each for each in fields(record) if "axes" in each.metadata):
-        array, expected = getattr(record, item.name), _shape(item.metadata["axes"], sizes)
+    for name, letters, _ in _tables(record.__class__):
+        array, expected = getattr(record, name), _shape(letters, sizes)
         if array.shape != expected:
             by = f"{array.shape}, expected {expected}"
-            raise InputError(f"{item.name} has the wrong shape", where=where, by=by)
-        found[item.name] = array
+            raise InputError(f"{name} has the wrong shape", where=where, by=by)
+        found[name] = array
     return found
 
 
