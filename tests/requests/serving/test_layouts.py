@@ -389,6 +389,27 @@ def test_masks_that_say_what_is_padding_are_drawn_without_it() -> None:
     assert "padded inputs have other outputs" in started(masked_mean(), layout)
 
 
+def test_inputs_that_say_how_long_a_row_is_are_no_longer_than_it() -> None:
+    """The sum of so many first numbers, and of the places behind them."""
+    nodes = [
+        node("Shape", "x", "s", start=1),
+        node("Squeeze", "s", "size"),
+        node("Range", "zero size one", "places"),
+        node("Less", "places lengths", "kept"),
+        node("Cast", "kept", "k", to=FLOAT),
+        node("Mul", "x k", "own"),
+        node("ReduceSum", "own axes", "total", keepdims=1),
+    ]
+    ends = {"zero": np.array(0), "one": np.array(1), "axes": ROWS["axes"]}
+    inputs = {"x": (FLOAT, ["n", "length"]), "lengths": (INT, ["n", 1])}
+    layout = FamilyLayout({"length": (4, 8)}, padding={"x": 3})
+    model = model_of(nodes, inputs, {"total": (FLOAT, ["n", 1])}, **ends)
+    assert started(model, layout) == ""
+    nodes[3] = node("Less", "lengths places", "kept")
+    model = model_of(nodes, inputs, {"total": (FLOAT, ["n", 1])}, **ends)
+    assert "padded inputs have other outputs" in started(model, layout)
+
+
 def test_outputs_of_unequal_shapes_are_compared() -> None:
     """Random images have unequal numbers of boxes."""
     numbered = model_of(

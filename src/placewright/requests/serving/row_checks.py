@@ -174,6 +174,8 @@ class RowCheck:
                 # One that keeps nothing is never sent.
                 return np.full_like(value, fill != 1)
             if padded and spec.dtype.kind in "iu":
+                if not self.made.bucket.keys() & set(spec.names):
+                    return np.ones_like(value)  # it may say how long a row is
                 return np.where(value == fill, value + 1, value).astype(spec.dtype)
             return value
 
