@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -235,3 +236,26 @@ def test_what_cannot_be_loaded_leaves_what_is_served(running: Running, folder: P
     (folder / "double-large.onnx").write_bytes(b"none")
     assert load("double")[0] == 400
     assert factors(infer(running, body())[2]) == served
+
+
+def test_a_model_that_is_unloaded_while_a_body_comes_is_not_found(
+    running: Running, folder: Path
+) -> None:
+    """No server has it any more."""
+    write_model(folder, "triple", 3)
+    host, port = running.url[7:].split(":")
+    data = body()
+    head = (
+        f"POST /v2/models/triple/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}"
+    )
+    with socket.create_connection((host, int(port))) as link:
+        link.sendall(head.encode() + b"\r\nconnection: close\r\n\r\n" + data[:10])
+        # It has been found once another that came later is answered.
+        assert call(running, "POST", "/v2/models/triple/infer", data)[0] == 200
+        assert call(running, "POST", f"{REPOSITORY}/triple/unload")[0] == 200
+        link.sendall(data[10:])
+        answer = link.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert b"was unloaded meanwhile" in answer
+    assert call(running, "POST", f"{REPOSITORY}/triple/load")[0] == 200
+    assert factors(call(running, "POST", "/v2/models/triple/infer", data)[2]) == {3.0}

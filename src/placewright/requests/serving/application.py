@@ -240,6 +240,10 @@ class Application(Site):
                 take(sum(array.nbytes for array in request.inputs))
                 if presence.left:
                     raise client_gone()
+                # Its body may have come slowly.
+                if self.dispatcher.fleet.families[position].retired:
+                    why = f"the model {family.name!r:.100} was unloaded meanwhile"
+                    raise Refusal(404, why, code="not-found")
                 sizes = family.sizes_of(request.inputs)
                 if sizes:
                     position = self.dispatcher.fleet.position(family, sizes)
