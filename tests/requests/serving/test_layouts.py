@@ -598,6 +598,8 @@ def call(url: str, body: dict[str, Any] | None = None) -> Any:
     [
         (COUNTS.partition("inputs")[0], "does not say what it takes and returns"),
         (COUNTS.replace("BYTES", "TEXT"), "unknown datatype 'TEXT'"),
+        (COUNTS.replace("[-1, 1]}}\no", "[-1, 0]}}\no"), "'text' has a dimension of no size"),
+        (COUNTS.replace("[-1, 1]}}\no", "[0, 1]}}\no"), "'text' has a dimension of no size"),
         (COUNTS.replace("{factory", "{file: x.onnx, factory"), "either a file or a factory"),
     ],
 )
@@ -606,6 +608,25 @@ def test_a_family_of_factories_says_what_it_takes(text: str, says: str, tmp_path
     (tmp_path / "f.yaml").write_text(text % (FACTORY, FACTORY))
     with pytest.raises(InputError, match=says):
         read_family(tmp_path / "f.yaml", [FACTORY])
+
+
+def test_a_family_of_an_onnx_file_declares_nothing_else(tmp_path: Path) -> None:
+    """What it says of the file's own tensors is right, or an error: it had no effect."""
+    (tmp_path / "m.onnx").write_bytes(product("n"))
+    path = tmp_path / "f.yaml"
+    head = "name: m\nvariants: {v: {file: m.onnx, accuracy: 0.5}}\n"
+    right = head + "inputs: {x: {datatype: FP32, shape: [rows, 8]}}\n"
+    path.write_text(right)
+    assert read_family(path).inputs[0].shape == (-1, 8)
+    for wrong in ("[-1, 9]", "[-1, 8, 1]", "[-1, -1]"):
+        path.write_text(right.replace("[rows, 8]", wrong))
+        with pytest.raises(
+            InputError, match=r"tensor 'x' that the model has not.*x FP32 \[-1, 8\]"
+        ):
+            read_family(path)
+    path.write_text(head + "outputs: {z: {datatype: FP32, shape: [-1, 4]}}\n")
+    with pytest.raises(InputError, match=r"'z' that the model has not.*y FP32 \[-1, 4\]"):
+        read_family(path)
 
 
 def test_a_factory_that_raises_is_named() -> None:

@@ -478,12 +478,30 @@ def tensors_of(
     inputs, outputs = session.get_inputs(), session.get_outputs()
     make = _whole_spec if layout.whole else _spec
     specs = [tuple(make(t, there, layout) for t in each) for each in (inputs, outputs)]
+    _check_declared(specs, layout, there)
     if layout.whole:  # an open first dimension is a batch of one, unless its sizes are given
         specs[0] = tuple(
             replace(s, shape=(1, *s.shape[1:])) if s.shape[:1] == (-1,) and not s.names[0] else s
             for s in specs[0]
         )
     return specs[0], specs[1], None if layout.whole else _only_batch(inputs, there)
+
+
+def _check_declared(
+    specs: Sequence[Sequence[TensorSpec]], layout: FamilyLayout, where: str
+) -> None:
+    """Raise `InputError` where a family's file declares other tensors than its ONNX file has."""
+    for found, declared in zip(specs, (layout.inputs, layout.outputs), strict=True):
+        known = {spec.name: spec.metadata() for spec in found}
+        for spec in declared:
+            if spec.metadata() != known.get(spec.name):
+                has = ", ".join(f"{n} {m['datatype']} {m['shape']}" for n, m in known.items())
+                raise InputError(
+                    f"the family's file declares a tensor {spec.name!r} that the model has not",
+                    where=where,
+                    by=f"{spec.datatype} {list(spec.shape)}; the model has {has}",
+                    hint="leave inputs and outputs out, as ONNX files say what they take",
+                )
 
 
 def _only_batch(inputs: Sequence[Any], where: str) -> int | None:
@@ -608,6 +626,13 @@ def _whole_spec(tensor: Any, where: str, layout: FamilyLayout) -> TensorSpec:
         )
     shape, names = list[int](), list[str]()
     for axis, size in enumerate(tensor.shape):
+        if size == 0:
+            raise InputError(
+                f"tensor {tensor.name!r} has a dimension of no size",
+                where=where,
+                by=f"{tensor.type}, shape {tensor.shape}",
+                hint="give its size, or leave it open",
+            )
         named = "" if isinstance(size, int) else str(size or f"{tensor.name}.{axis}")
         # What is usually the batch is one row, unless its sizes are given.
         alone = axis == 0 and named not in layout.dimensions
