@@ -117,6 +117,7 @@ def test_functions_of_more_than_a_row_are_refused(
     ("name", "outputs"),
     [
         ("best", TEXTS),
+        ("seldom", INTEGERS),
         ("quantised", FLOATS),
         ("damped", FLOATS),
         ("spreads_nan", FLOATS),
@@ -132,13 +133,14 @@ def test_rows_that_others_change_a_little_are_computed_alone(
     assert checked(made, most=1) == ""
 
 
+@pytest.mark.parametrize("name", ["shares_of_whole", "sums_of_whole"])
 @pytest.mark.parametrize("datatype", ["INT64", "UINT8"])
 def test_rows_of_whole_numbers_that_others_change_are_computed_alone(
-    datatype: str, tmp_path: Path
+    datatype: str, name: str, tmp_path: Path
 ) -> None:
     """Numbers of 0 and 1, which are places in most tables, have the same largest in all rows."""
     takes = {"x": {"datatype": datatype, "shape": [-1, 4]}}
-    made = family(tmp_path, "shares_of_whole", inputs=takes)
+    made = family(tmp_path, name, inputs=takes)
     assert "depends on the other rows" in checked(made)
 
 

@@ -15,6 +15,7 @@ Half of the digits of a datatype pass for rounding: kernels add up a larger batc
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -26,8 +27,9 @@ from placewright.requests.serving.families import Family
 from placewright.requests.serving.models import Computed
 from placewright.requests.serving.tensors import Array, TensorSpec
 
-TOGETHER = 4
-"""Random rows."""
+TOGETHER, MORE, MORE_S = 4, 16, 2.0
+"""Random rows; others of each kind, as few change a label; the seconds after which no kind is
+begun."""
 
 INFLUENCE = 0.1
 """Of other rows, as a share of an output's largest value; more is a mistake."""
@@ -47,6 +49,7 @@ KEPT = 1000
 
 Row = tuple[Array, ...]
 Make = Callable[[TensorSpec, tuple[int, ...]], Array]
+Draw = Callable[[np.random.Generator], Make]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,12 @@ class RowCheck:
         self._demand_same([*own, *own[:1] * 2], answers)
         self._demand_no_place(copies, places)
         pairs = zip(batches, together, strict=True)
-        return next(filter(None, (self._influence(own, *pair) for pair in pairs)), "")
+        found = next(filter(None, (self._influence(own, *pair) for pair in pairs)), "")
+        until_s = time.monotonic() + MORE_S
+        for draw in DRAWS if self.most > 1 else ():
+            if not found and time.monotonic() < until_s:
+                found = await self._influence_of(draw)
+        return found
 
     async def check_padding(self) -> None:
         """Raise `InputError` where outputs change with the padding of inputs."""
@@ -228,6 +236,23 @@ class RowCheck:
                 why = f"output {spec.name!r} of a row depends on its place in the batch"
                 raise _mixed(self.where, why)
 
+    async def _influence_of(self, draw: Draw) -> str:
+        """Why rows are to be computed by themselves, where those of this kind show it."""
+        make, rows, own = draw(np.random.default_rng(1)), list[Row](), list[Row]()
+        for _ in range(MORE):
+            row = self._row(make)
+            computed = await self.compute([row])
+            if not computed.error:
+                rows.append(row)
+                own.append(self._answer(computed))
+        size = min(self.most, MORE // 2)
+        for k in range(0, len(rows) - 1, size):
+            places = {place: place for place in range(len(rows[k : k + size]))}
+            batch = _Batch(rows[k : k + size], places, must=False)
+            if found := self._influence(own[k:], batch, await self.compute(batch.rows)):
+                return found
+        return ""
+
     def _influence(self, own: Sequence[Row], batch: _Batch, computed: Computed) -> str:
         """Why rows are to be computed by themselves, where this batch shows it."""
         count = len(batch.rows)
@@ -304,6 +329,19 @@ def positive(rng: np.random.Generator) -> Make:
         lambda size: np.ones(size, np.int64),
         lambda size: np.asarray(rng.integers(0, 10, size=size)).astype(str),
     )
+
+
+def wide(rng: np.random.Generator) -> Make:
+    """Makes tensors of small or large numbers, whole ones of up to 100, or of random texts."""
+    return _random(
+        lambda size: np.multiply(rng.standard_normal(size), 10 ** rng.uniform(-1, 2)),
+        lambda size: np.asarray(rng.integers(0, LARGE_WHOLE, size=size)),
+        lambda size: np.asarray(rng.choice(WORDS, size=size)),
+    )
+
+
+DRAWS: tuple[Draw, ...] = (normal, opposite, wide)
+"""Kinds of random rows besides the first ones."""
 
 
 def _random(
