@@ -29,7 +29,7 @@ from placewright.layers.halda.problem import (
     layer_bytes,
     physical_bound_s,
 )
-from placewright.planning.candidates import Status
+from placewright.planning.candidates import Outcome, Status
 from placewright.planning.solving import compare, solve
 from placewright.testing import PlannerConformance, WingConformance
 from tests.cli.run_cli import run_cli
@@ -199,6 +199,28 @@ def test_wrong_files_are_refused(tmp_path: Path, change: Any, match: str) -> Non
     with pytest.raises(InputError, match=match) as raised:
         read_problem(path)
     assert str(path) in str(raised.value)
+
+
+def test_a_negative_value_is_not_the_best_because_zero_is_not_below_it() -> None:
+    """Free memory counts as time saved, so that the formula bounds nothing by itself."""
+    p = tiny_ring(4, ring_device("d0", ram_bytes=9000.0), ring_device("d1", ram_bytes=9000.0))
+    result = solve(p, "equal", bounds=False)
+    assert result.value < 0
+    assert result.bound == -math.inf
+    assert result.status is Status.FEASIBLE
+    assert solve(p, bounds=False).status is Status.OPTIMAL
+
+
+def test_a_worse_plan_of_negative_value_is_not_called_optimal() -> None:
+    """All devices and layers differ, so that equal parts are not the best."""
+    for seed in range(60):
+        p = random_ring(seed)
+        values = [j.value for plan in plans(p) if (j := judge(p, plan)).feasible]
+        if not values or min(values) >= 0:
+            continue
+        for candidate in compare(p).candidates:
+            if candidate.outcome is Outcome.OPTIMAL:
+                assert candidate.value == pytest.approx(min(values), rel=3e-6)
 
 
 @pytest.mark.parametrize("name", ["llama3_70b_4bit_two_macs", "llama3_70b_4bit_one_mac"])

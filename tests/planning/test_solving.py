@@ -128,6 +128,13 @@ def test_bounds_are_computed_on_request() -> None:
     assert result.bound == 0.0
 
 
+def test_what_takes_no_time_is_best_without_any_bound() -> None:
+    """No plan is faster; no bound has to be named for that."""
+    result = solve(tiny([[0.0, 0.0]], []), bounds=False)
+    assert (result.value, result.status) == (0.0, Status.OPTIMAL)
+    assert result.note.endswith("nothing can be better")
+
+
 @pytest.mark.parametrize(("option", "value"), [("--planner", "heft"), ("--time-limit", 0)])
 def test_a_run_does_not_plan_what_is_planned(
     option: str, value: object, capsys: pytest.CaptureFixture[str]

@@ -51,7 +51,7 @@ class Direction(StrEnum):
 
     @property
     def unproved(self) -> float:
-        """The bound that says nothing; values that are minimised are never negative."""
+        """The bound that says nothing, where values that are minimised are never negative."""
         return 0.0 if self is Direction.MINIMISE else math.inf
 
     @property

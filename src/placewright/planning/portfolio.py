@@ -140,9 +140,9 @@ class Portfolio:
         self.planning, self.direction = self.wing.planning(), self.wing.direction
         self.judge = judge_by(self.planning, self.objective)
         # Nothing is known of the values of an objective of the caller's own.
-        own = self.objective is not None
-        self.unproved = -self.direction.worst if own else self.direction.unproved
-        self.proved_up_to = self.unproved
+        unknown = self.objective is not None or self.wing.signed
+        self.unproved = -self.direction.worst if unknown else self.direction.unproved
+        self.proved_up_to = -self.direction.worst
 
     @property
     def value(self) -> float:
@@ -160,7 +160,7 @@ class Portfolio:
         return self.best is not None and self._optimal(self.value)
 
     def _optimal(self, value: float) -> bool:
-        within = self.bound * (1 + self.direction.sign * PROOF)
+        within = self._worse(self.bound)
         limit = self.direction.tightest((within, self.proved_up_to))
         return not self.direction.better(limit, value)
 
@@ -354,7 +354,11 @@ class Portfolio:
 
     def _beats(self, value: float, bound: float) -> bool:
         """Whether no rounding explains that a plan is better than a bound."""
-        return self.direction.better(value * (1 + self.direction.sign * PROOF), bound)
+        return self.direction.better(self._worse(value), bound)
+
+    def _worse(self, value: float) -> float:
+        """A value that is worse by the share `PROOF`; values may be negative."""
+        return value * (1 + self.direction.sign * math.copysign(PROOF, value))
 
     def add_bounds(self, found: Mapping[str, float] | Iterable[tuple[str, float]]) -> None:
         """Take bounds by name; those that come before an error or Ctrl-C stay."""
@@ -370,7 +374,7 @@ class Portfolio:
             warnings.warn(
                 f"bound {name!r} is left out: {claim} {self.value:g}", RuntimeWarning, stacklevel=2
             )
-            self.proved_up_to = self.unproved
+            self.proved_up_to = -self.direction.worst
 
     def _prove(self, name: str, proposal: Proposal[Any]) -> None:
         """Keep what was proved, where it is more than was known."""
@@ -401,8 +405,9 @@ class Portfolio:
         if self.started_from and not self.simplified:
             text += f"; it started from the plan of {self.started_from}"
         if self.closed:
-            text += f"; nothing can be better ({self._tightest()} bound)"
-        elif self.bound and self.bound != self.unproved:
+            text += "; nothing can be better"
+            text += f" ({self._tightest()} bound)" if self.bounds else ""
+        elif self.bounds and self.bound and self.bound != self.unproved:
             off = 100 * abs(self.value / self.bound - 1)
             side = "above" if self.direction is Direction.MINIMISE else "below"
             text += f"; at most {off:.1f} % {side} the best ({self._tightest()} bound)"

@@ -188,7 +188,7 @@ def bound_sentence(result: Result, unit: str = "s") -> str:
 
     It is about the prediction, and must stand behind it, not behind what was measured.
     """
-    if result.bound == result.direction.unproved:
+    if not _has_bound(result):
         return f"No {result.direction.bound_name} is known."
     if result.status is Status.OPTIMAL or result.gap <= 1e-9:
         return "Under the costs it was planned with, it is proved to be the best possible plan."
@@ -198,7 +198,12 @@ def bound_sentence(result: Result, unit: str = "s") -> str:
 
 
 def _known_bound(result: Result, unit: str) -> str:
-    return "-" if result.bound == result.direction.unproved else amount(result.bound, unit)
+    return amount(result.bound, unit) if _has_bound(result) else "-"
+
+
+def _has_bound(result: Result) -> bool:
+    """Whether anything is known of what no plan can beat."""
+    return math.isfinite(result.bound) and result.bound != result.direction.unproved
 
 
 def memory_section(trace: Trace) -> str:

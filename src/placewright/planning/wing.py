@@ -299,6 +299,8 @@ class Wing:
         File formats.
     direction
         Whether values are minimised or maximised.
+    signed
+        Whether values that are minimised may be negative: then nothing bounds them beforehand.
     unit
         Of values: ``s`` and ``bytes`` are printed with a prefix (``12 ms``), others as they are.
     views, command_line, conformance
@@ -326,6 +328,7 @@ class Wing:
     planning: Callable[[], Planning]
     files: Callable[[], Files]
     direction: Direction = Direction.MINIMISE
+    signed: bool = False
     unit: str = "s"
     views: Callable[[], Views] | None = None
     command_line: Callable[[], CommandLine] | None = None

@@ -18,4 +18,5 @@ HALDA = package_wing(
     views="files.VIEWS",
     conformance="..conformance.HALDA",
     command_line="",
+    signed=True,
 )

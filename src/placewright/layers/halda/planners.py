@@ -25,9 +25,8 @@ from placewright.planning.contract import Context, Planner, Proposal, TakesEvery
 from placewright.planning.wing import Planning
 from placewright.planning.wings import with_plug_ins
 
-SUMMED, PROVED = 1e-9, 2e-6
-"""Shares by which a value is lowered to be a bound: the judge sums in another order. A negative one
-by more, as what counts as proved is a share."""
+SUMMED = 1e-9
+"""Share by which a value is lowered to be a bound: the judge sums in another order."""
 
 
 class HaldaPlanning(Planning):
@@ -110,7 +109,7 @@ class Rounds(TakesEveryProblem):
 
 def lowered(value: float) -> float:
     """A value as a bound."""
-    return value - abs(value) * (SUMMED if value > 0 else PROVED)
+    return value - abs(value) * SUMMED
 
 
 def relaxed_bound_s(problem: RingProblem) -> float:
