@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -14,9 +15,11 @@ from placewright.requests.bounds import alone, alone_each, fluid, refined_bounds
 from placewright.requests.conformance import random_problem, two_servers
 from placewright.requests.judge import judge
 from placewright.requests.lagrangian import ITERATIONS, lagrangian_bounds
+from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import planners
 from placewright.requests.problem import RequestProblem
 from placewright.requests.readers import serving_problem
+from placewright.requests.service import service_of
 from placewright.requests.stream import stream_of
 from tests.published import published
 
@@ -114,6 +117,42 @@ def test_with_noise_it_bounds_the_expectation() -> None:
     problem = RequestProblem(service, stream_of([0.0], 0.010), 1.0)
     found = lagrangian(problem)
     assert found == pytest.approx(0.35, abs=0.005)
+
+
+def test_the_link_has_no_noise() -> None:
+    """Half a deviation of the batch is left: so many are in time, however long the link takes."""
+    n, noise = 60, 0.1
+    service = service_of(
+        tuple(f"s{k}" for k in range(n)),
+        ("v",),
+        np.ones(1),
+        np.repeat([[[0.0, 1.0]]], n, axis=0),
+        round_trip_s=np.full(n, 10.0),
+        noise=noise,
+    )
+    problem = RequestProblem(service, stream_of(np.zeros(n), 11.0 + noise / 2), 1.0)
+    found = lagrangian(problem)
+    assert found is not None
+    assert 0.5 * (1 + math.erf(0.5 / math.sqrt(2.0))) <= found < 0.7
+    values = [
+        judge(problem.replace(noise_seed=seed), RequestPlan("edf", (("quantile", 0.0),))).value
+        for seed in range(20)
+    ]
+    assert np.mean(values) == pytest.approx(found, abs=0.05)
+
+
+@pytest.mark.parametrize("noise", [1 / 3, 0.45])
+def test_large_noise_makes_no_time_negative(noise: float) -> None:
+    """Batches end after they begin, and no policy passes a bound."""
+    for seed in range(3):
+        problem = random_problem(seed)
+        problem = problem.replace(service=problem.service.replace(noise=noise))
+        answers = judge(problem, RequestPlan("edf")).answers
+        served = answers.server >= 0
+        assert (answers.end_s > answers.start_s)[served].all()
+        value = float(answers.succeeded(problem).mean())
+        assert value <= fluid(problem, success=True) * 1.05
+        assert alone(problem) <= 1.0
 
 
 @pytest.mark.parametrize("deadline_s", [1e9, 1e308])

@@ -11,8 +11,8 @@ seconds can be charged to each. Seconds in a window are at most servers x window
 
 is an upper bound on the sum of accuracies of successes. Requests are grouped by windows, family,
 minimum accuracy and range of deadlines (with the range's upper end, which can only loosen). With
-noise, a batch may keep a deadline if it does so at three standard deviations below its table's
-time, and is charged the table's time, which is the mean.
+noise, a batch may keep a deadline if it does so at its least time, and is charged the table's time,
+which is the mean.
 
 **lagrangian**. Whole batches on each server, requests at prices: see
 `placewright.requests.lagrangian`.
@@ -92,7 +92,7 @@ def alone_each(problem: RequestProblem) -> FloatArray:
     """Shape (requests,): the best accuracy that an idle server gives each request in time."""
     p, s = problem, problem.service
     least_s = (s.latency_s[:, :, 1:].min(axis=2) + s.round_trip_s[:, None]).min(axis=0)
-    least_s = least_s * (1.0 - 3.0 * s.noise)
+    least_s = least_s * s.least_factor
     best = np.zeros(len(p.stream))
     for v in range(s.variants):
         good = (p.stream.family == s.family[v]) & (s.accuracy[v] >= p.stream.min_accuracy)
@@ -179,8 +179,8 @@ class _Program:
         return bool(deadline_s.min() == deadline_s.max())
 
     def _slowest(self) -> float:
-        """With noise a batch may be faster than its table says, by up to three deviations."""
-        return 1.0 / (1.0 - 3.0 * self.problem.service.noise)
+        """With noise a batch may be faster than its table says."""
+        return 1.0 / self.problem.service.least_factor
 
 
 SIZE = 8

@@ -35,7 +35,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
 from placewright.numerics.njit import njit_inline, njit_no_refcount
-from placewright.requests.problem import LARGEST_FACTOR, RequestProblem
+from placewright.requests.problem import RequestProblem
 
 CELLS = 4
 """Cells in the shortest batch: more are tighter and take longer."""
@@ -75,15 +75,18 @@ class Instance(NamedTuple):
         Of each request: its deadline, minimum accuracy and family.
     family, accuracy
         By variant.
+    link_s
+        By kind: the round trip, which has no noise.
     latency_s
-        Shape (kinds, variants, batch + 1): least seconds of a batch of so many or more.
+        Shape (kinds, variants, batch + 1): least seconds of a batch of so many or more, beside it.
     first, start, weight
         Shape (kinds, variants, batch + 2): the cells that a batch takes are ``first + j`` with
         probability ``weight[start + j]`` up to the next batch's `start`.
     servers
         By kind: how many.
-    sigma, normal
-        Of the noise: its standard deviation, and the table of the normal distribution.
+    sigma, deviations, normal
+        Of the noise: its standard deviation, how many of them it has at most, and the table of the
+        normal distribution.
     best, chosen, reached
         By cell, with room for the longest batch: V; the batch; its probability.
     value, who
@@ -100,12 +103,14 @@ class Instance(NamedTuple):
     request_family: IntArray
     family: IntArray
     accuracy: FloatArray
+    link_s: FloatArray
     latency_s: FloatArray
     first: IntArray
     start: IntArray
     weight: FloatArray
     servers: IntArray
     sigma: float
+    deviations: float
     normal: FloatArray
     best: FloatArray
     chosen: IntArray
@@ -118,16 +123,18 @@ class Instance(NamedTuple):
 @njit_inline
 def _fill_batch(p: Instance, price: FloatArray, t: int, k: int, v: int, size: int) -> int:
     """Write the `size` requests of most value above 0 in a batch that starts in t; how many."""
-    now_s, latency_s, accuracy = t * p.cell_s, p.latency_s[k, v, size], p.accuracy[v]
+    begun_s, latency_s = t * p.cell_s + p.link_s[k], p.latency_s[k, v, size]
+    accuracy = p.accuracy[v]
+    least_s = latency_s * (1.0 - p.deviations * p.sigma) - ROUNDING * (p.link_s[k] + latency_s)
     count = 0
     for i in range(p.lows[t], p.highs[t]):
         if p.request_family[i] != p.family[v] or p.floor[i] > accuracy or price[i] >= accuracy:
             continue
-        # How much slower than its table the batch may be; with noise, the chance that it is not.
-        ratio = (p.due_s[i] - now_s) / latency_s - 1.0
-        if ratio < -LARGEST_FACTOR * p.sigma - ROUNDING:
+        left_s = p.due_s[i] - begun_s
+        if left_s < least_s:
             continue
-        x = accuracy * _chance(p, ratio) - price[i]
+        # How much slower than its table the batch may be; with noise, the chance that it is not.
+        x = accuracy * _chance(p, left_s / latency_s - 1.0) - price[i]
         if x <= 0.0 or (count == size and x <= p.value[count - 1]):
             continue
         # Insertion into a short list by value; of a full one the last falls out.
@@ -143,10 +150,10 @@ def _fill_batch(p: Instance, price: FloatArray, t: int, k: int, v: int, size: in
 @njit_inline
 def _chance(p: Instance, ratio: float) -> float:
     """That a batch is at most so much slower than its table, relative to that."""
-    if p.sigma == 0.0 or ratio >= LARGEST_FACTOR * p.sigma:
+    if p.sigma == 0.0 or ratio >= p.deviations * p.sigma:
         return 1.0
     # The table holds the upper end of each step, so that the chance is never too small.
-    at = int((ratio / p.sigma + LARGEST_FACTOR) * STEPS / (2.0 * LARGEST_FACTOR))
+    at = int((ratio / p.sigma + p.deviations) * STEPS / (2.0 * p.deviations))
     chance: float = p.normal[min(max(at, 0), STEPS)]
     return chance
 
@@ -223,21 +230,25 @@ class _Relaxation:
     def __init__(self, problem: RequestProblem) -> None:
         self.problem = problem
         s, stream = problem.service, problem.stream
-        table_s = s.latency_s + s.round_trip_s[:, None, None]
+        table_s = s.latency_s.copy()
         table_s[:, :, 0] = 0.0
         # From the largest size downwards: least time of a batch of b or more; 0:-1 leaves size 0
         # out.
         table_s[:, :, 1:] = np.minimum.accumulate(table_s[:, :, :0:-1], axis=2)[:, :, ::-1]
-        flat = table_s.reshape(s.servers, -1)
+        flat = np.column_stack([s.round_trip_s, table_s.reshape(s.servers, -1)])
         _, kind, servers = np.unique(flat, axis=0, return_index=True, return_counts=True)
+        self.link_s: FloatArray = s.round_trip_s[kind]
         self.latency_s = np.ascontiguousarray(table_s[kind])
         self.servers: IntArray = servers.astype(np.int64)
-        self.sigma, self.due_s = s.noise, stream.due_s
+        self.sigma, self.wide, self.due_s = s.noise, s.deviations * s.noise, stream.due_s
         runs = np.isfinite(self.latency_s)
         runs[:, :, 0] = False
-        self.cell_s = float(self.latency_s[runs].min()) * (1 - LARGEST_FACTOR * s.noise) / CELLS
-        wide = 1 + LARGEST_FACTOR * s.noise
-        longest_s = float(self.due_s.max()) + float(self.latency_s[runs].max()) * wide
+        least_s, most_s = (
+            self.link_s[:, None, None] + self.latency_s * factor
+            for factor in (1 - self.wide, 1 + self.wide)
+        )
+        self.cell_s = float(least_s[runs].min()) / CELLS
+        longest_s = float(self.due_s.max()) + float(most_s[runs].max())
         self.work = math.inf
         if not longest_s < MOST_CELLS * self.cell_s:
             return
@@ -260,11 +271,13 @@ class _Relaxation:
         for k, v, b in np.ndindex(kinds, variants, sizes + 1):
             start[k, v, b] = total
             if 0 < b < sizes and math.isfinite(self.latency_s[k, v, b]):
-                first[k, v, b], part = self._cells(float(self.latency_s[k, v, b]))
+                link_s, latency_s = float(self.link_s[k]), float(self.latency_s[k, v, b])
+                first[k, v, b], part = self._cells(link_s, latency_s)
                 parts.append(part)
                 total += len(part)
         longest = int(first.max()) + max(len(part) for part in parts)
-        grid = LARGEST_FACTOR * (2 * (np.arange(STEPS + 1) + 1) / STEPS - 1)
+        most = self.problem.service.deviations
+        grid = most * (2 * (np.arange(STEPS + 1) + 1) / STEPS - 1)
         best, reached = np.zeros((2, self.cells + longest + 1))
         service, stream = self.problem.service, self.problem.stream
         return Instance(
@@ -276,12 +289,14 @@ class _Relaxation:
             request_family=thawed(stream.family),
             family=thawed(service.family),
             accuracy=thawed(service.accuracy),
+            link_s=self.link_s,
             latency_s=self.latency_s,
             first=first,
             start=start,
             weight=np.concatenate(parts),
             servers=self.servers,
             sigma=float(service.noise),
+            deviations=float(most),
             normal=np.array([_normal(x) for x in grid.tolist()]),
             best=best,
             chosen=np.zeros(self.cells, dtype=np.int64),
@@ -291,15 +306,16 @@ class _Relaxation:
             served=np.zeros(len(self.due_s)),
         )
 
-    def _cells(self, latency_s: float) -> tuple[int, FloatArray]:
+    def _cells(self, link_s: float, latency_s: float) -> tuple[int, FloatArray]:
         """The least number of cells, rounded down, and the probabilities of it and the next."""
-        wide = LARGEST_FACTOR * self.sigma
-        low = int(latency_s * (1 - wide) / self.cell_s + ROUNDING)
-        high = int(latency_s * (1 + wide) / self.cell_s + ROUNDING)
+        low, high = (
+            int((link_s + latency_s * factor) / self.cell_s + ROUNDING)
+            for factor in (1 - self.wide, 1 + self.wide)
+        )
         if low == high:
             return low, np.ones(1)
         # Noise is cut off at its limits: what lies beyond belongs to the first and the last cell.
-        edges = np.arange(low + 1, high + 1) * self.cell_s / latency_s - 1.0
+        edges = (np.arange(low + 1, high + 1) * self.cell_s - link_s) / latency_s - 1.0
         below = [_normal(x / self.sigma) for x in edges.tolist()]
         return low, np.diff(np.array([0.0, *below, 1.0]))
 

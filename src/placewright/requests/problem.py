@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from placewright.requests.judge import RequestJudgement
     from placewright.requests.plan import RequestPlan
 
-LARGEST_FACTOR = 3.0
-"""Most standard deviations of noise that a service time has."""
-
 SHOWN = 16
 """Servers in a printed table."""
 
@@ -82,9 +79,10 @@ class RequestProblem(Problem["RequestPlan", "RequestJudgement"]):
 
 def noise_factors(problem: RequestProblem) -> FloatArray:
     """Shape (requests,): what multiplies the time of the batch whose first request it is."""
-    rng, sigma = np.random.default_rng(problem.noise_seed), problem.service.noise
-    draws = np.clip(rng.standard_normal(len(problem.stream)), -LARGEST_FACTOR, LARGEST_FACTOR)
-    return 1.0 + sigma * draws
+    rng, service = np.random.default_rng(problem.noise_seed), problem.service
+    most = service.deviations
+    draws = np.clip(rng.standard_normal(len(problem.stream)), -most, most)
+    return 1.0 + service.noise * draws
 
 
 def first_requests(problem: RequestProblem, most: int) -> RequestProblem:

@@ -21,6 +21,10 @@ from placewright.report.text import size
 MOST_ENTRIES = 50_000_000
 """Servers x variants x batch sizes that a file may have."""
 
+DEVIATIONS, LEAST_SHARE = 3.0, 0.1
+"""Standard deviations of noise that a batch's time has at most, fewer where noise is so large that
+it would fall below this share of its table's."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Service:
@@ -88,6 +92,17 @@ class Service:
     def max_batch(self) -> int:
         """Requests in the largest batch of any server."""
         return int(self.latency_s.shape[2]) - 1
+
+    @property
+    def deviations(self) -> float:
+        """Most standard deviations by which a batch's time differs from its table's."""
+        most = 1.0 - LEAST_SHARE
+        return DEVIATIONS if self.noise * DEVIATIONS <= most else most / self.noise
+
+    @property
+    def least_factor(self) -> float:
+        """What noise multiplies a batch's time with at least."""
+        return 1.0 - self.deviations * self.noise
 
     def planned_s(self, quantile: float = 2.0) -> FloatArray:
         """`latency_s` with `quantile` standard deviations of noise on top, and the round trip.
