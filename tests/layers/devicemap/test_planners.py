@@ -13,6 +13,7 @@ from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.layers.conformance import random_map
 from placewright.layers.devicemap import planners
 from placewright.layers.devicemap.judge import judge, lower_bound_s, period_s
+from placewright.layers.devicemap.model import LanguageModel, Layer
 from placewright.layers.devicemap.planners import Tables, plan_map
 from placewright.layers.devicemap.problem import LayerRange, MapPlan, MapProblem
 from placewright.layers.generation.times import LayerTimes, StepTimes
@@ -52,6 +53,56 @@ def test_the_plan_is_the_best_of_all(seed: int) -> None:
     assert found.best is not None
     assert found.best.value == pytest.approx(min(values), rel=1e-9)
     assert 0 <= lower_bound_s(problem) <= min(values) * (1 + 1e-9)
+
+
+def hard_map(*links: tuple[str, str, float, float], decodes: bool = True) -> MapProblem:
+    """Four layers, the second one perhaps an encoder's, on devices that only links distinguish."""
+    layers = (
+        Layer("embed", ("e",), 80),
+        Layer("block 0", ("b0",), 78, multiplied=78, cache_width=5, window=5, decodes=decodes),
+        Layer("block 1", ("b1",), 50, matrices=50, multiplied=50, cache_width=3, attention_width=8),
+        Layer("head", ("h",), 114, multiplied=114, prompt_share=0.0),
+    )
+    devices = tuple(
+        Device(f"d{d}", node=f"n{d}", memory_bytes=1260, peak_flops=1e9, memory_bandwidth=100.0)
+        for d in range(3)
+    )
+    cluster = Cluster(devices, tuple(Link(*each) for each in links))
+    return MapProblem(
+        LanguageModel("m", "none", layers, 8),
+        cluster,
+        context=10,
+        users=4,
+        prompt=5,
+        dtype="int4",
+        objective="throughput",
+    )
+
+
+def test_a_longest_part_below_the_bound_may_be_the_best() -> None:
+    """The passage decides there: longer parts make it shorter, and the period longer."""
+    problem = hard_map(
+        ("d0", "d1", 60.0, 0.1),
+        ("d0", "d2", 60.0, 0.0),
+        ("d1", "d0", 30.0, 0.0),
+        ("d1", "d2", 60.0, 0.0),
+        ("d2", "d0", 30.0, 0.0),
+        ("d2", "d1", 30.0, 0.4),
+    )
+    values = [j.value for plan in every_plan(problem) if (j := judge(problem, plan)).feasible]
+    found = plan_map(problem).best
+    assert found is not None
+    assert found.value == pytest.approx(min(values), rel=1e-9)
+
+
+def test_prompts_need_links_where_generated_tokens_pass_none() -> None:
+    """Between the embedding and an encoder, which no generated token passes."""
+    plan = MapPlan((LayerRange(0, 0, 1), LayerRange(1, 1, 4)))
+    back = ("d1", "d0", 60.0, 0.1)  # for the next token
+    made = judge(hard_map(back, decodes=False), plan)
+    assert not made.feasible
+    assert made.violation == "devices without a link between them"
+    assert judge(hard_map(back, ("d0", "d1", 60.0, 0.1), decodes=False), plan).feasible
 
 
 @pytest.mark.parametrize("seed", range(12))

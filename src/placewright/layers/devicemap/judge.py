@@ -70,7 +70,7 @@ class MapJudgement:
 
     @property
     def feasible(self) -> bool:
-        """Whether every device has the memory, and there is a link where tokens pass."""
+        """Whether every device has the memory, and there is a link where tokens or prompts pass."""
         return self.violation_size <= 0
 
     @property
@@ -88,7 +88,9 @@ class MapJudgement:
     def violation_size(self) -> float:
         """Bytes that are too much, and 1 where a link is missing."""
         over = sum(max(1.0, cost.over_bytes) for cost in self.costs if cost.over_bytes > 0)
-        return 1.0 + over if over else float(not math.isfinite(self.value))
+        # Prompts pass cuts that no generated token passes, such as those of an encoder.
+        linked = math.isfinite(self.value) and math.isfinite(self.first_token_s)
+        return 1.0 + over if over else float(not linked)
 
     @property
     def metrics(self) -> dict[str, tuple[float, str]]:

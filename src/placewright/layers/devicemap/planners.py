@@ -147,8 +147,8 @@ def _bisect(search: _Search, orders: Orders, tables: Tables, groups: int, below_
     Let p(l) be the shortest passage whose parts are at most l: it falls with l, and the best
     period is the least of max(p(l), groups x l). Below a limit with p > groups x l it is p there
     or more, above one with p <= groups x l it is groups x l or more. No period is below `below_s`,
-    so that p > groups x l for smaller l; with larger l than the best known period allows, nothing
-    is gained.
+    so that p > groups x l for smaller l, of which the largest has the least period; with larger l
+    than the best known period allows, nothing is gained.
     """
     problem = search.problem
     users = -(-problem.users // groups)
@@ -165,7 +165,7 @@ def _bisect(search: _Search, orders: Orders, tables: Tables, groups: int, below_
         parts.append(problem.answer_s(users, busy=problem.busy))
     limits = np.unique(np.concatenate(parts))
     known, shortest = search.least_s * problem.users, passages.least_s()
-    low = int(np.searchsorted(limits, below_s * (1 - EQUAL) / groups)) - 1
+    low = max(int(np.searchsorted(limits, below_s * (1 - EQUAL) / groups)) - 2, -1)
     high = min(int(np.searchsorted(limits, known * (1 + EQUAL) / groups)), len(limits) - 1)
     while high - low > 1:
         known = search.least_s * problem.users
