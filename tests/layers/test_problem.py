@@ -126,6 +126,14 @@ def test_a_refused_strategy_is_named_with_its_reason() -> None:
     assert p.refusal(0, Strategy.DATA) == ""
 
 
+def test_a_layer_that_sees_the_whole_batch_is_not_sharded_either() -> None:
+    """Workers that shard a layer have a part of the samples each; one alone has all of them."""
+    p = two_layers(refusals=(Refusal(0, Strategy.DATA, "batch norm"),))
+    with pytest.raises(UnsupportedError, match=r"layer 'a' cannot be sharded.*batch norm"):
+        p.demand(0, Strategy.SHARDED, 2)
+    assert p.refusal(0, Strategy.SHARDED) == ""
+
+
 def test_the_optimizer_may_need_more_memory_than_the_passes() -> None:
     """The largest parameter's update comes when activations are gone; ZeRO divides it."""
     kept, update = np.full((2, 2), 5.0), [[30.0, 15.0], [1000.0, 500.0]]

@@ -355,7 +355,9 @@ class LayerProblem(Problem["LayerPlan", "LayerJudgement"]):
         if strategy is Strategy.DATA and degree == 1:
             return ""
         for entry in self.refusals:
-            if entry.layer == layer and entry.strategy is strategy:
+            # What is sharded is given a part of the samples, too.
+            split = strategy is Strategy.SHARDED and degree > 1 and entry.strategy is Strategy.DATA
+            if entry.layer == layer and (entry.strategy is strategy or split):
                 return entry.reason
         if strategy is Strategy.TENSOR and degree > 1:
             if degree not in self.degrees:
