@@ -135,3 +135,19 @@ def test_work_between_head_and_tail() -> None:
     assert found["head-load-tail"] == pytest.approx(7.0)
     assert found["load"] == pytest.approx(6.0)
     assert found["ceft"] == pytest.approx(3.0)
+
+
+def test_very_many_bytes_that_just_fit_are_not_refused() -> None:
+    """In floats each 3 that is added to 2^54 makes 4 more."""
+    bytes_of = [2.0**53, 2.0**53, 3.0, 3.0, 3.0, 3.0]
+    for colocation in ([0] * 6, list(range(6))):
+        problem = tiny(
+            np.ones((6, 1)).tolist(),
+            resident_bytes=bytes_of,
+            memory_bytes=[2.0**54 + 12],
+            colocation=colocation,
+        )
+        assert OperatorJudge(problem).many([[0] * 6])[1].tolist() == [0]
+        assert bounds(problem)["load"] == pytest.approx(6.0)
+        with pytest.raises(InfeasibleError):
+            bounds(problem.replace(memory_bytes=[2.0**54 + 8]))

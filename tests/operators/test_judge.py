@@ -181,3 +181,10 @@ def test_impossible_plans_are_errors() -> None:
     for judge_plan in (OperatorJudge(refused), lambda plan: judge(refused, plan)):
         with pytest.raises(InfeasibleError, match="'op2' cannot run on 'dev1'"):
             judge_plan(OperatorPlan([0, 1, 1, 0]))
+
+
+def test_a_byte_too_much_counts_among_very_many() -> None:
+    """In floats 4e16 + 1 is 4e16: batches must not believe that everything fits."""
+    problem = tiny([[1.0]], [(0, 1.0, [])], resident_bytes=[4e16], memory_bytes=[4e16])
+    assert not judge(problem, OperatorPlan(np.zeros(1, dtype=int))).feasible
+    assert OperatorJudge(problem).many([[0]])[1].tolist() == [1]

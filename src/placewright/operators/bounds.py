@@ -56,6 +56,7 @@ from placewright.operators.load_bounds import balanced_weights, head_load_tail_b
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.operators.relaxed_bound import relaxed_bounds
 from placewright.operators.simulation.star import is_star_latency, least_tails
+from placewright.operators.sizes import room_bytes, whole_bytes
 from placewright.planning.contract import BoundContext
 from placewright.report.text import size
 from placewright.solvers.programs import installed
@@ -134,27 +135,29 @@ def _can_relax(problem: OperatorProblem) -> bool:
 
 def _fitting(problem: OperatorProblem, groups: Groups) -> BoolArray:
     """Which group fits which device; raises where one fits none, or all do not fit all."""
-    need, memory = groups.resident_bytes, problem.memory_bytes
-    fits = groups.allowed & (np.ceil(need)[:, None] <= memory)
+    # Whole numbers, as the judge has them: sums of large floats would be off by some bytes.
+    need, memory = np.zeros(len(groups.first), dtype=np.int64), room_bytes(problem)
+    np.add.at(need, groups.group, whole_bytes(problem.resident_bytes))
+    fits = groups.allowed & (need[:, None] <= memory)
     homeless = np.flatnonzero(~fits.any(axis=1))
     if len(homeless):
         g = int(homeless[0])
-        largest = float(memory[groups.allowed[g]].max())
+        largest = int(memory[groups.allowed[g]].max())
         device = problem.device_names[int(np.where(groups.allowed[g], memory, -1).argmax())]
         raise InfeasibleError(
             "an operator and what must live with it fit no device",
             where=f"{problem.name}: the group of {problem.operator_names[groups.first[g]]!r}",
-            by=f"{size(np.ceil(need[g]) - np.floor(largest))} more than {device!r} has",
+            by=f"{size(float(need[g] - largest))} more than {device!r} has",
             hint="split the group, or raise a memory limit",
         )
-    short = float(need.sum() - memory.sum())
-    if short > 0:
+    needed, room = sum(need.tolist()), sum(memory.tolist())
+    if needed > room:
         device = problem.device_names[int(memory.argmax())]
         raise InfeasibleError(
             "resident bytes do not fit all devices together",
             where=problem.name,
-            by=f"{size(need.sum())} of {size(memory.sum())}; "
-            f"with all others full, {device!r} needs {size(short)} more than it has",
+            by=f"{size(float(needed))} of {size(float(room))}; "
+            f"with all others full, {device!r} needs {size(float(needed - room))} more than it has",
             hint="raise a memory limit, or add a device",
         )
     return fits

@@ -37,6 +37,7 @@ from placewright.operators.simulation.inputs import (
 )
 from placewright.operators.simulation.loads import as_pipeline, is_pipeline
 from placewright.operators.simulation.star import judge_star, star_scores
+from placewright.operators.sizes import room_bytes, whole_bytes
 
 __all__ = ["OperatorJudge", "OperatorJudgement", "Transfers", "evaluate_many", "judge"]
 
@@ -285,8 +286,8 @@ def evaluate_many(
 
 def _can_be_short(problem: OperatorProblem) -> bool:
     """Whether some device could not hold everything at once: else no bytes need be counted."""
-    everything = np.ceil(problem.resident_bytes).sum() + np.ceil(problem.tensor_bytes).sum()
-    return bool((problem.memory_bytes < everything + 1.0).any())
+    everything = sum(whole_bytes(b).sum() for b in (problem.resident_bytes, problem.tensor_bytes))
+    return bool((room_bytes(problem) < everything).any())
 
 
 def _refusal(

@@ -23,6 +23,7 @@ from placewright.operators.costs import forward_edges, groups_of, strong_compone
 from placewright.operators.plan import OperatorPlan, device_kinds
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.loads import cluster_rates
+from placewright.operators.sizes import room_bytes, whole_bytes
 from placewright.report.text import size
 
 
@@ -233,8 +234,9 @@ def work_of(problem: OperatorProblem, node: IntArray) -> tuple[FloatArray, Float
     count = int(node.max()) + 1
     allowed = np.ones((count, problem.m), dtype=np.bool_)
     np.logical_and.at(allowed, node, problem.allowed())
-    need = np.bincount(node, np.ceil(problem.resident_bytes)).astype(np.float64)
-    fits = need[:, None] <= problem.memory_bytes
+    need = np.zeros(count, dtype=np.int64)
+    np.add.at(need, node, whole_bytes(problem.resident_bytes))
+    fits = need[:, None] <= room_bytes(problem)
     nowhere = np.flatnonzero(~(allowed & fits).any(axis=1))
     if len(nowhere):
         v = int(nowhere[0])
