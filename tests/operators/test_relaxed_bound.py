@@ -11,7 +11,7 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.operators.bounds import bounds, refined_bounds, refined_s
-from placewright.operators.conformance import random_problem
+from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Links, Objective, OperatorProblem
@@ -131,3 +131,16 @@ def test_ctrl_c_keeps_what_is_proved(monkeypatch: pytest.MonkeyPatch, where: str
         kept.update(("relaxed", bound_s) for bound_s in found)
     assert 0 < kept["relaxed"] <= best * (1 + 1e-9)
     assert branching[0] == (where == "branching")
+
+
+def test_a_tensor_without_bytes_where_there_is_no_link() -> None:
+    """Nothing times infinity is no number: it warned whoever asked for a plan."""
+    unlinked = np.array([[0.0, 1.0, np.inf], [1.0, 0.0, 1.0], [np.inf, 1.0, 0.0]])
+    problem = tiny(
+        [[1.0, 3.0, 1.0], [3.0, 1.0, 1.0]],
+        [(0, 0.0, [1])],
+        seconds_per_byte=unlinked,
+        channel=np.where(np.isfinite(unlinked), np.arange(9).reshape(3, 3), -1),
+        channel_names=tuple(map(str, range(9))),
+    )
+    assert bound_of(problem, 4.0) <= min(all_values(problem))

@@ -144,8 +144,9 @@ class RelaxedProgram:
         """
         p, pair = self.problem, linked(self.problem)
         least = np.full((p.t, p.m), np.inf)
+        latency, per_byte = (np.where(pair, a, 0.0) for a in (p.latency_s, p.seconds_per_byte))
         for source in range(p.m):
-            seconds = p.latency_s[source] + p.tensor_bytes[:, None] * p.seconds_per_byte[source]
+            seconds = latency[source] + p.tensor_bytes[:, None] * per_byte[source]
             there = pair[source] & (self.of_group[maker, source, None] >= 0)
             np.minimum(least, np.where(there, seconds, np.inf), out=least)
         return least / self.scale_s

@@ -257,3 +257,13 @@ def test_numbers_of_micro_batches_may_have_gaps() -> None:
     ]
     assert plans[0] == plans[1]
     assert len(plans[0]) == 3
+
+
+def test_micro_batches_of_a_graph_without_modules_in_any_order() -> None:
+    """Such as one built by hand: the last operator of each micro-batch comes first."""
+    problem = tiny(
+        np.ones((4, 2)).tolist(),
+        [(1, 1.0, [0]), (3, 1.0, [2])],
+        micro_batch=[1, 1, 2, 2],
+    )
+    assert solve(problem, "micro-batches").value == 2.0

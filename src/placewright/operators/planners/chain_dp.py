@@ -426,7 +426,8 @@ def _over_s(p: OperatorProblem, chain: Chain, a: int, b: int) -> FloatArray:
 def windowed(judge: OperatorJudge, place: IntArray) -> Iterator[tuple[int, OperatorPlan]]:
     """Schedules of a placement with 1, 2, ... micro-batches in flight; see `MicroBatches`."""
     p = judge.problem
-    alone = judge(OperatorPlan(place, np.arange(p.n), Dispatch.IN_ORDER))
+    in_program_order = topological(p, np.arange(p.n))
+    alone = judge(OperatorPlan(place, in_program_order, Dispatch.IN_ORDER))
     own = p.micro_batch
     numbers = np.unique(own[own > 0])
     first = np.array([alone.op_start_s[own == j].min() for j in numbers])
@@ -440,7 +441,7 @@ def windowed(judge: OperatorJudge, place: IntArray) -> Iterator[tuple[int, Opera
         yield window, OperatorPlan(place, topological(p, key), Dispatch.IN_ORDER)
 
 
-def topological(p: OperatorProblem, key: FloatArray) -> IntArray:
+def topological(p: OperatorProblem, key: FloatArray | IntArray) -> IntArray:
     """Operators with producers first; of those that may come next, the one of least key."""
     top = p.topology
     waiting = np.diff(top.in_offsets)

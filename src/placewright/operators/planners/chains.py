@@ -171,7 +171,8 @@ def units_by_module(problem: OperatorProblem, groups: Groups) -> IntArray:
     position = depth_first_line(problem)
     leader = _leaders(problem, groups)
     whole = _unsplit(problem)
-    paths = [_outermost(path, whole) for path in problem.operator_modules]
+    known = problem.operator_modules or ("",) * problem.n
+    paths = [_outermost(path, whole) for path in known]
     first: dict[str, int] = {}
     for i in np.argsort(position).tolist():
         first.setdefault(paths[i], int(position[i]))
