@@ -197,3 +197,29 @@ def test_a_batch_without_its_targets_is_refused() -> None:
     model = TracedModel(ModelSource(nn.Linear(6, 6), X, mse, Y))
     with pytest.raises(InputError, match="other tensors"):
         model.feeds(ModelSource(model.source.model, X, mse, None))
+
+
+class Experts(nn.Module):
+    """Two experts in 32 bits; where it is compiled it would take another kernel, as transformers'.
+
+    `torch.export` says that it compiles, and PyTorch's rule of shapes takes bfloat16 alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 6, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The first half of the rows by the first expert."""
+        assert not torch.compiler.is_compiling()
+        assert not torch.compiler.is_exporting()
+        ends = torch.tensor([len(x) // 2, len(x)], dtype=torch.int32)
+        made: Tensor = torch._grouped_mm(x, self.weight, offs=ends)
+        return made
+
+
+def test_a_model_is_traced_as_it_is_called() -> None:
+    """And not as it would be compiled."""
+    model = TracedModel(ModelSource(nn.Sequential(Experts(), nn.Linear(6, 6)), X, mse, Y))
+    assert [each.kind for each in model.layers] == ["linear"]
+    assert torch.compiler.is_exporting() is False

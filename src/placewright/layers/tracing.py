@@ -30,7 +30,7 @@ from placewright.capturing.checks import (
     reads_values,
     trace_error,
 )
-from placewright.capturing.functional import deeper_recursion
+from placewright.capturing.functional import deeper_recursion, shape_rules
 from placewright.capturing.isolation import isolated_trace, recorded_code
 from placewright.capturing.program_calls import operation
 from placewright.capturing.python_state import PythonState, in_mode
@@ -101,6 +101,16 @@ class TracedStep:
     autocast: str = ""
 
 
+@contextmanager
+def _as_called() -> Iterator[None]:
+    """Let models that ask whether they are being compiled do what they do when they are called."""
+    with (
+        patch.object(torch.compiler, "_is_compiling_flag", False),
+        patch.object(torch.compiler, "_is_exporting_flag", False),
+    ):
+        yield
+
+
 class _PartStep(nn.Module):
     """Model and loss of a part of a batch as one module; `weight`: its rows, or 1 for a sum."""
 
@@ -112,7 +122,7 @@ class _PartStep(nn.Module):
 
     def forward(self, args: Any, kwargs: Any, targets: Any, whole: Any) -> tuple[Tensor, ...]:
         """What the part counts, and its loss, whose means are over what the `whole` counts."""
-        with CountedMeans(self.split.divisors(whole, self.weight)) as means:
+        with _as_called(), CountedMeans(self.split.divisors(whole, self.weight)) as means:
             loss = loss_value(self.loss, self.model(*args, **kwargs), targets)
         check_loss(loss)
         reached = _differentiated(loss)
@@ -349,6 +359,7 @@ def _exported(step: _PartStep, source: ModelSource) -> torch.export.ExportedProg
                 torch.inference_mode(False),
                 torch.enable_grad(),
                 deeper_recursion(),
+                shape_rules(),
                 casting,
                 batches_counted(),
                 ValueReads(lambda lengths: None),
