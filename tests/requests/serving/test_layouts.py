@@ -360,6 +360,24 @@ def test_padding_that_only_some_numbers_feel_is_found(kind: str) -> None:
     assert "padded inputs have other outputs" in started(reduced(kind), layout)
 
 
+def test_padding_that_only_large_numbers_feel_is_found() -> None:
+    """The mean of what is above nine, which is 0 for most random numbers."""
+    nodes = [
+        node("Sub", "x nine", "above"),
+        node("Relu", "above", "kept"),
+        node("ReduceMean", "kept axes", "y", keepdims=1),
+    ]
+    model = model_of(
+        nodes,
+        {"x": (FLOAT, ["n", "length"])},
+        {"y": (FLOAT, ["n", 1])},
+        nine=np.float32(9),
+        axes=ROWS["axes"],
+    )
+    layout = FamilyLayout({"length": (4, 8)}, padding=True)
+    assert "padded inputs have other outputs" in started(model, layout)
+
+
 def test_padding_by_a_number_that_none_exceeds_is_no_other_input() -> None:
     """As a value of an own says it."""
     layout = FamilyLayout({"length": (4, 8)}, padding={"x": -1e30})

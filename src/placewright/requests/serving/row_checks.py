@@ -143,8 +143,10 @@ class RowCheck:
         """Raise `InputError` where outputs change with the padding of inputs."""
         if self.made.layout.random:
             return
-        for sizes, kind in product(self.made.shorter(), (normal, opposite, positive)):
-            short = self._row(kind(np.random.default_rng(0)), sizes, padded=True)
+        # Of each size the same numbers with both signs.
+        kinds = (normal, opposite, positive, wide)
+        for (seed, sizes), kind in product(enumerate(self.made.shorter()), kinds):
+            short = self._row(kind(np.random.default_rng(seed)), sizes, padded=True)
             plain = await self.compute([short])
             padded = await self.compute([self.made.padded(short)])
             if plain.error or padded.error:
