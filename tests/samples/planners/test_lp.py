@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
+from placewright.planning.solving import solve
 from placewright.samples.balance import FlowState, clock_of
 from placewright.samples.bounds import Relaxation, relaxation
 from placewright.samples.flow_program import all_moves
@@ -16,7 +17,7 @@ from placewright.samples.plan import plan_of
 from placewright.samples.planners.lp import whole_flow
 from placewright.samples.problem import SampleProblem
 from tests.samples.clouds import cloud
-from tests.samples.tiny import tiny
+from tests.samples.tiny import best_value, tiny
 
 
 def crowded(seed: int) -> SampleProblem:
@@ -91,3 +92,19 @@ def test_rounded_optima_are_never_below_the_bound(seed: int) -> None:
         assert judged.value >= relaxed.lower_bound_s
     one_sample_s = float(problem.work_s.max() + problem.send_s[np.isfinite(problem.send_s)].max())
     assert judged.value <= relaxed.value_s + problem.n * one_sample_s
+
+
+def test_equal_batches_are_planned_to_the_optimum() -> None:
+    """HiGHS 1.14 proved 10 seconds for this one, where steps were no whole numbers."""
+    problem = tiny(
+        [3, 4],
+        seconds_per_sample=np.array([3.0, 1.0]),
+        send_s=np.array([[np.inf, 0.0217], [0.2, np.inf]]),
+        receive_s=np.array([[np.inf, 0.26], [1.0, np.inf]]),
+        price_s=np.array([[0.0, 0.5], [0.1, 0.0]]),
+        overlap="C",
+        batches="equal",
+    )
+    found = solve(problem, "ilp")
+    assert found.value == pytest.approx(best_value(problem)) == pytest.approx(8.5)
+    assert found.bound <= found.value
