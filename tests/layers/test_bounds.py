@@ -48,3 +48,15 @@ def test_no_plan_beats_a_bound(times_s: list[float], batch: int) -> None:
         stage = Stage(0, 1, (Replica((0,), batch // micro_batches),))
         value = judge(p, LayerPlan((stage,), micro_batches)).value
         assert all(bound <= value for bound in bounds(p).values())
+
+
+def test_passes_may_be_measured_at_different_sizes() -> None:
+    """The forward pass of one sample is fast; the backward pass was measured on four only."""
+    p = one_worker([0.01, 10.0], [1.0, 4.0], 4)
+    backward = p.backward_s.copy()
+    backward[:, :, 0] = math.nan
+    backward[:, :, 1] = 1.0
+    p = p.replace(backward_s=backward)
+    value = judge(p, LayerPlan((Stage(0, 1, (Replica((0,), 1),)),), 4)).value
+    assert value == pytest.approx(4 * 2 * (0.01 + 0.25))
+    assert all(bound <= value for bound in bounds(p).values())

@@ -19,6 +19,7 @@ over t workers that split samples is at least 1/t sample.
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
@@ -54,20 +55,31 @@ def least_s(p: LayerProblem) -> FloatArray:
     sizes times are straight lines, below the smallest at least proportional, and above the largest
     the last slope holds: the least of time / samples is at a measured size or is that slope.
     """
-    both = p.forward_s + p.backward_s
+    least = [_least_per_sample(p, times_s) for times_s in _tables(p)]
+    return np.asarray(p.alone * np.sum(least, axis=0), dtype=np.float64)
+
+
+def _tables(p: LayerProblem) -> list[FloatArray]:
+    """Times of both passes together; of each, where they were measured at different sizes."""
+    same = np.array_equal(np.isnan(p.forward_s), np.isnan(p.backward_s))
+    return [p.forward_s + p.backward_s] if same else [p.forward_s, p.backward_s]
+
+
+def _least_per_sample(p: LayerProblem, times_s: FloatArray) -> FloatArray:
+    """Shape (K, n): of a table, see `least_s`."""
     degrees, sizes = np.array(p.degrees, dtype=np.float64), p.sizes
-    each = both * degrees[None, :, None, None] / sizes[None, None, :, None]
-    slopes = np.full((*both.shape[:2], 1, p.n), np.inf)
-    for k, t in np.ndindex(*both.shape[:2]):
-        known = np.flatnonzero(~np.isnan(both[k, t]).all(axis=1))
+    each = times_s * degrees[None, :, None, None] / sizes[None, None, :, None]
+    slopes = np.full((*times_s.shape[:2], 1, p.n), np.inf)
+    for k, t in np.ndindex(*times_s.shape[:2]):
+        known = np.flatnonzero(~np.isnan(times_s[k, t]).all(axis=1))
         if len(known) > 1:
             a, b = known[-2:]
-            slope = (both[k, t, b] - both[k, t, a]) / (sizes[b] - sizes[a])
+            slope = (times_s[k, t, b] - times_s[k, t, a]) / (sizes[b] - sizes[a])
             slopes[k, t, 0] = np.maximum(slope * degrees[t], 0.0)
     each = np.concatenate([each, slopes], axis=2)
     allowed = np.isfinite(p.parameters).T  # (T, n)
     each = np.where(np.isnan(each) | ~allowed[None, :, None, :], np.inf, each)
-    least: FloatArray = p.alone * each.min(axis=(1, 2))
+    least: FloatArray = each.min(axis=(1, 2))
     return least
 
 
@@ -91,17 +103,23 @@ def _sample_s(p: LayerProblem) -> float:
     """A chain's last sample passes every layer; the smallest share of one is 1 / largest degree."""
     if not p.is_chain:
         return 0.0
+    least = sum(float(_least_of_a_share(p, times_s).sum()) for times_s in _tables(p))
+    return p.alone * least if math.isfinite(least) else 0.0
+
+
+def _least_of_a_share(p: LayerProblem, times_s: FloatArray) -> FloatArray:
+    """Shape (n,): of a table, for the smallest share of a sample, ``inf`` where none is known."""
     least, share, allowed = np.full(p.n, np.inf), 1.0 / _largest_split(p), np.isfinite(p.parameters)
     for k, t in product(np.unique(p.worker_kind).tolist(), range(len(p.degrees))):
-        both = p.forward_s[k, t] + p.backward_s[k, t]
-        known = np.flatnonzero(~np.isnan(both).all(axis=1))
+        own = times_s[k, t]
+        known = np.flatnonzero(~np.isnan(own).all(axis=1))
         if len(known):
             # Below the smallest size that was measured there, times fall at most in proportion.
-            smallest = both[known[0]] * min(1.0, share / float(p.sizes[known[0]]))
-            times = np.vstack([both, smallest])
+            smallest = own[known[0]] * min(1.0, share / float(p.sizes[known[0]]))
+            times = np.vstack([own, smallest])
             usable = np.where(np.isnan(times) | ~allowed[:, t], np.inf, times)
             least = np.minimum(least, usable.min(axis=0))
-    return p.alone * float(least.sum()) if np.isfinite(least).all() else 0.0
+    return least
 
 
 def _largest_split(p: LayerProblem) -> int:
