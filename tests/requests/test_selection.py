@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from placewright.planning.contract import Context
+from placewright.planning.solving import solve
 from placewright.requests import selection
-from placewright.requests.conformance import two_servers
+from placewright.requests.conformance import random_problem, two_servers
 from placewright.requests.judge import judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies.edf import Edf
@@ -105,3 +106,10 @@ def test_fitted_parameters_prove_their_success_on_other_arrivals(
     assert own._fitted(tried, [], np.ones((1, 2)), Context()) is None
     assert weights == sorted(weights)
     assert len(weights) == len(selection.FITS)
+
+
+def test_nothing_is_tuned_where_no_answer_is_right() -> None:
+    """Accuracies of zero are allowed."""
+    problem = random_problem(0)
+    service = problem.service.replace(accuracy=np.zeros(problem.service.variants))
+    assert solve(problem.replace(service=service), "tuned").value == 0.0

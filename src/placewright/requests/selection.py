@@ -260,12 +260,14 @@ class Tuned(TakesEveryProblem):
         """The plan."""
         best = context.incumbent or Rolling()(problem, context)
         first = top = judge(problem, best)
-        few = problem.service.servers <= FEW
+        few, most_accurate = problem.service.servers <= FEW, float(problem.service.accuracy.max())
+        if most_accurate == 0.0:  # no answer is right, whatever the parameters
+            return best
         for policy in self._policies(problem, best, BOLDER[1:3] if few else SAFER[1:3], context):
             if context.remaining_s() <= 0:
                 break
             # With more failures it could not be better, whatever the accuracy of the others.
-            most = len(problem.stream) * (1.0 - top.value / float(problem.service.accuracy.max()))
+            most = len(problem.stream) * (1.0 - top.value / most_accurate)
             plan = policy(problem, context)
             found = judge(problem, plan, most)
             kept = found.success_rate >= first.success_rate - SOLD
