@@ -122,6 +122,20 @@ def test_contiguous_plans_equal_brute_force(few_ideals: int) -> None:
     assert found > 14
 
 
+def test_memory_that_only_one_plan_keeps() -> None:
+    """HiGHS 1.14 proved a tenth more to be least, where cuts were no whole numbers."""
+    problem = tiny(
+        [[4.0, 5.0], [1.0, 4.0], [1.0, np.inf], [3.0, 4.0], [5.0, 5.0]],
+        [(0, 0.0, [1, 3, 4]), (1, 3.0, [2, 3, 4]), (3, 1.0, [4])],
+        resident_bytes=[4.0, 1.0, 1.0, 0.0, 6.0],
+        memory_bytes=[2.0, 10.0],
+        communication="star",
+        objective="throughput",
+        host_seconds_per_byte=[0.0, 2.16293584136791],
+    )
+    assert solve(problem, "exact").value == pytest.approx(best_value(problem))
+
+
 def test_free_plans_equal_brute_force() -> None:
     """Without contiguity."""
     for seed in range(22):

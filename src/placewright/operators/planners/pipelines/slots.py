@@ -212,10 +212,12 @@ def _add_cuts(
     backward = c.backward_bytes if c.diffmaxima else np.zeros(len(c.members))
     # One where some member is on the slot and some is not; one where some is on the slot and some
     # outside of the slot's cluster.
+    # They are whole wherever nodes are, and said to be: HiGHS 1.14 presolves others wrongly beside
+    # whole ones, and calls plans optimal that are not (its pull request 2961).
     # What alone costs more than the start is in no better plan.
     prices = [c.moved_bytes[:, None] * price for price in (near, host - near)]
     cut, far = (
-        program.columns(shape, high=price <= UNITS * (1 + 1e-9), where=price > 0)
+        program.columns(shape, high=price <= UNITS * (1 + 1e-9), where=price > 0, whole=True)
         for price in prices
     )
     share = backward[:, None] / np.maximum(c.moved_bytes[:, None], 1e-300)
