@@ -22,6 +22,8 @@ A program gives the shape and dtype of every value before it runs, and receivers
 
 - ``_grouped_mm`` takes every dtype; PyTorch's rule admits bfloat16 alone (experts in float32).
 - The gradient of a layer normalisation's input is row-major.
+- Gradients of losses and activations, and others that go by element, have the strides of the first
+  tensor that they read.
 - Normalisation of a bfloat16 input with float32 parameters, as under autocast, keeps its
   statistics in float32 and gives the input a gradient of the input's dtype; PyTorch's rules say
   otherwise.
@@ -458,7 +460,64 @@ def _apart(mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
     return _made(mode, operation, args, kwargs, ())
 
 
+def _by_order(mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """Strides are those of the first of its tensors, as of most kernels that go by element.
+
+    PyTorch's rules of these are written in terms of others, which see them in another order.
+    """
+    return _laid_out(mode, operation, args, kwargs, args)
+
+
+def _by_second(mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """Strides are those of the second tensor."""
+    return _laid_out(mode, operation, args, kwargs, args[1:2])
+
+
+def _row_major(mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """Whatever the strides of what it reads."""
+    return _laid_out(mode, operation, args, kwargs, ())
+
+
+def _laid_out(mode: Any, operation: Any, args: Any, kwargs: Any, like: Sequence[Any]) -> Any:
+    """The results of PyTorch's rule, with the strides of a sum of others or row-major."""
+    with in_kernel_invocation_manager(mode):
+        made = operation(*args, **kwargs)
+        several = isinstance(made, tuple | list)
+        sum_ = sum(part.float() for part in like if isinstance(part, Tensor))
+        results = [_strided_as(part, sum_) for part in (made if several else (made,))]
+    device = next(part.device for part in args if isinstance(part, Tensor))
+    found = tuple(FakeTensor(mode, part, device) for part in results)
+    return found if several else found[0]
+
+
+def _strided_as(made: Tensor, like: Any) -> Tensor:
+    """Row-major where what it is like is no tensor, as it is where that has another shape."""
+    if isinstance(like, Tensor):
+        return torch.empty_like(like, dtype=made.dtype) if like.shape == made.shape else made
+    return torch.empty_like(made, memory_format=torch.contiguous_format)
+
+
 _RULES = {
+    **dict.fromkeys(
+        (
+            *(aten.elu_backward.default, aten.hardsigmoid_backward.default),
+            *(aten.hardswish_backward.default, aten.hardtanh_backward.default),
+            *(aten.logit_backward.default, aten.softplus_backward.default),
+            *(aten.copysign.Tensor, aten.floor_divide.default),
+            *(aten.special_xlog1py.default, aten.xlogy.Tensor),
+        ),
+        _by_order,
+    ),
+    aten.binary_cross_entropy_backward.default: _by_second,
+    **dict.fromkeys(
+        (
+            *(aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.pow.Scalar),
+            *(aten.log_sigmoid_forward.default, aten._standard_gamma.default),
+            *(aten.huber_loss_backward.default, aten.mse_loss_backward.default),
+            aten.smooth_l1_loss_backward.default,
+        ),
+        _row_major,
+    ),
     aten.native_group_norm.default: _statistics,
     aten.native_layer_norm.default: _statistics,
     aten._native_batch_norm_legit.default: _as_suggested,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import re
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor, _meta_registrations, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
 
 from placewright.capturing.functional import shape_rules
 from placewright.capturing.lowering import spec_of
@@ -83,6 +87,52 @@ def test_a_grouped_product_has_the_shape_that_the_kernel_gives_it(dtype: torch.d
         with shape_rules(), mode:
             fake = product(*map(mode.from_tensor, (a, b, ends)))
         assert spec_of(fake) == spec_of(real)
+
+
+def _by_element() -> Iterator[torch._ops.OpOverload]:
+    """Operators of PyTorch that read up to three tensors, and numbers, and write into nothing."""
+    for name in dir(torch.ops.aten):
+        if re.search(
+            r"rand|normal|bernoulli|poisson|dropout|exponential|cauchy|geometric|resize", name
+        ):
+            continue
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads() if hasattr(packet, "overloads") else ():
+            found = getattr(packet, overload)
+            needed = [x for x in found._schema.arguments if not x.has_default_value()]
+            kinds = [str(x.type) for x in needed]
+            writes = any(x.alias_info for x in found._schema.arguments)
+            if not writes and {*kinds} <= {"Tensor", *NUMBERS} and 1 <= kinds.count("Tensor") <= 3:
+                yield found
+
+
+NUMBERS = {"number": 0.5, "float": 0.5, "bool": False}
+LAYOUTS = (
+    torch.randn(2, 6, 4),
+    torch.randn(2, 4, 6).transpose(1, 2),
+    torch.randn(6, 2, 4).transpose(0, 1),
+)
+
+
+def test_strides_are_those_of_the_kernels() -> None:
+    """Of every such operator, for tensors of other layouts: a view of them may not be one else."""
+    mode, tried, wrong = FakeTensorMode(), set(), {}
+    for found in _by_element():
+        needed = [str(x.type) for x in found._schema.arguments if not x.has_default_value()]
+        for layouts in itertools.product(LAYOUTS, repeat=needed.count("Tensor")):
+            left = iter(layouts)
+            given = [next(left) if kind == "Tensor" else NUMBERS[kind] for kind in needed]
+            try:
+                real = found(*given)
+                with shape_rules(), mode:
+                    fake = found(*tree_map_only(Tensor, mode.from_tensor, given))
+            except (NotImplementedError, RuntimeError, TypeError, ValueError, IndexError):
+                continue  # of tensors of other shapes
+            tried.add(str(found))
+            if isinstance(real, Tensor) and spec_of(fake) != spec_of(real):
+                wrong[str(found)] = spec_of(fake), spec_of(real)
+    assert len(tried) > 250
+    assert wrong == {}
 
 
 def test_the_rule_is_put_back() -> None:
