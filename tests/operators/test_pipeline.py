@@ -130,3 +130,24 @@ def test_a_pipeline_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> 
     """Negative prices, tables of unlike length, clusters below -1."""
     with pytest.raises(InputError):
         Pipeline(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("links", ["contended", "free"])
+def test_copies_need_links_too(links: str) -> None:
+    """The second device of the first stage has none to the second stage."""
+    far = np.array([[0.0, np.inf, 1.0], [np.inf, 0.0, np.inf], [1.0, np.inf, 0.0]])
+    problem = tiny(
+        [[1.0, 1.0, 1.0]] * 2,
+        [(0, 0.0, [1])],
+        seconds_per_byte=far,
+        channel=np.where(np.isfinite(far), np.arange(9).reshape(3, 3), -1),
+        channel_names=tuple(map(str, range(9))),
+        objective="throughput",
+        links=links,
+        pipeline=Pipeline(replication=True),
+    )
+    plan = OperatorPlan(np.array([0, 2]), replica_of=np.array([0, 0, 2]))
+    found = judge(problem, plan)
+    assert not found.feasible
+    assert found.value == np.inf
+    assert found.violation == "no link from 'dev1' to 'dev2'"

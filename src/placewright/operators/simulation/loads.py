@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators.costs import linked
 from placewright.operators.judgement import OperatorJudgement, violation_words
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
@@ -221,11 +222,23 @@ def as_pipeline(judgement: OperatorJudgement, plan: OperatorPlan) -> OperatorJud
     leader, _ = stages(p, plan)
     peak = judgement.peak_bytes[leader]
     over = np.maximum(0, peak - room_bytes(p))
+    apart = _unlinked_copies(p, plan, leader)
     return replace(
         judgement,
-        value=link_period_s(p, plan),
+        value=np.inf if apart else link_period_s(p, plan),
         peak_bytes=peak,
-        feasible=not over.any(),
-        violation=violation_words(p, over),
+        feasible=not (over.any() or apart),
+        violation="; ".join(x for x in (violation_words(p, over), apart) if x),
         violation_bytes=int(over.sum()),
     )
+
+
+def _unlinked_copies(p: OperatorProblem, plan: OperatorPlan, leader: IntArray) -> str:
+    """Which two devices of stages that exchange a tensor have no link; empty where all have one."""
+    pair, names = linked(p), p.device_names
+    for _, a, b in zip(*_sent(p, plan.placement, None), strict=True):
+        ends = np.ix_(np.flatnonzero(leader == a), np.flatnonzero(leader == b))
+        if not pair[ends].all():
+            at = np.argwhere(~pair[ends])[0]
+            return f"no link from {names[ends[0][at[0], 0]]!r} to {names[ends[1][0, at[1]]]!r}"
+    return ""
