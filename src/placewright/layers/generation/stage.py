@@ -92,9 +92,9 @@ class _NotHere(nn.Module):
 class _NoPositions(_NotHere):
     """In place of an embedding of positions, which models call in ways of their own."""
 
-    def forward(self, ids: Tensor, *rest: Any, **named: Any) -> Tensor:
+    def forward(self, *tokens: Any, **named: Any) -> Tensor:
         """Shape (1, 1, width): to be added to any tokens."""
-        return torch.full((1, 1, self.width), torch.nan, dtype=self.dtype, device=ids.device)
+        return torch.full((1, 1, self.width), torch.nan, dtype=self.dtype, device=self.place)
 
 
 def skeleton(config: str, dtype: str, attention: str) -> Any:
