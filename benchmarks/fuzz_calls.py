@@ -101,6 +101,7 @@ USUAL: dict[str, set[str]] = {
     "lr": NUMBER,
     "exact": FLAG,
     "training": FLAG,
+    "signed": FLAG,
     "path": NEW_FILE,
 }
 """Arguments that mean the same everywhere."""

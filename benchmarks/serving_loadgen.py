@@ -29,7 +29,7 @@ from placewright.numerics.arrays import FloatArray
 from placewright.requests.capacity import carried
 from placewright.requests.problem import RequestProblem
 from placewright.requests.service import Service
-from placewright.requests.serving.load import full_rate, infer_head, play, random_payload
+from placewright.requests.serving.load import full_rate, infer_head, random_row, raw, target_at
 from placewright.requests.serving.server import Running, ServingOptions, serve
 from placewright.requests.stream import poisson, stream_of
 from serving_loads import SERVERS, family
@@ -70,7 +70,7 @@ def under_load(
     sampler = threading.Thread(target=sample)
     sampler.start()
     try:
-        play(running.url, [family()], stream_of(arrival_s, deadline_s))
+        target_at(running.url).play(stream_of(arrival_s, deadline_s))
     finally:
         ended.set()
         sampler.join()
@@ -97,9 +97,9 @@ def ask(
     """The process of LoadGen."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     made, rng = family(), np.random.default_rng(0)
-    payloads = [random_payload(made, rng) for _ in range(SAMPLES)]
+    rows = [random_row(made, rng) for _ in range(SAMPLES)]
     needs = {"deadline_ms": 1e3 * deadline_s}
-    requests = tuple(infer_head(made, needs, len(each)) + each for each in payloads)
+    requests = tuple(infer_head(made, needs, row) + raw(row) for row in rows)
     folder = logs or Path(tempfile.mkdtemp())
     target = Target(host, int(port), requests)
     verdict = run_server_scenario(target, rate, latency, duration, folder)

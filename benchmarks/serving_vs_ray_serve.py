@@ -35,7 +35,8 @@ from placewright.requests.serving.load import (
     Traffic,
     full_rate,
     made_stream,
-    random_payload,
+    random_row,
+    raw,
     request_head,
 )
 from placewright.requests.serving.models import VARIANT_SERVER, VariantServer
@@ -124,16 +125,16 @@ class Replica:
 
 
 def replies_of(url: str, made: Family, stream: Stream) -> Replies:
-    """What the client sees; `load.play` with the deadline as a header, too."""
+    """What the client sees; `Target.play` with the deadline as a header, too."""
     rng = np.random.default_rng(0)
-    payloads = [random_payload(made, rng) for _ in range(PAYLOADS)]
+    rows = [random_row(made, rng) for _ in range(PAYLOADS)]
     payload = rng.integers(PAYLOADS, size=len(stream))
     heads = []
     for k in range(len(stream)):
-        head = request_head(made, stream, k, len(payloads[payload[k]]))
+        head = request_head(made, stream, k, rows[payload[k]])
         timeout = f"\r\nx-request-timeout-seconds: {stream.deadline_s[k]:.4f}\r\n\r\n".encode()
         heads.append(head.replace(b"\r\n\r\n", timeout, 1))
-    return send(schedule_of(url, stream.arrival_s, heads, payloads, payload))
+    return send(schedule_of(url, stream.arrival_s, heads, [*map(raw, rows)], payload))
 
 
 def measured(stream: Stream, replies: Replies) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewright.planning.wing import Loaded
-from placewright.requests.serving.commands import LogOption, profile, run, serve
+from placewright.requests.serving.commands import LogOption, evaluate, profile, run, serve
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
@@ -183,6 +183,7 @@ verbs: dict[str, Callable[..., None]] = {
     "plan": plan,
     "simulate": simulate,
     "serve": serve,
+    "evaluate": evaluate,
     "profile": profile,
     "run": run,
 }
@@ -192,6 +193,7 @@ examples = {
     "simulate": ["serving:FILE --scenario NAME --planner auto --seed 0 --log log.jsonl -f json"],
     "explain": ["requests.yaml plan.json 17", "requests.yaml plan.json policy"],
     "serve": ["--port 8000", "--server big:1 --server small:0.3 --policy edf --log log.jsonl"],
+    "evaluate": ["family.yaml rows.npz --update", "family.yaml rows.npz --answer scores --top 5"],
     "profile": ["http://127.0.0.1:8000 -o requests.yaml"],
     "run": ["--load 0.5 --load 1.5 --duration 20", "--arrivals times.csv -f json"],
 }

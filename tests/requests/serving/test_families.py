@@ -19,13 +19,18 @@ WEIGHT = numpy_helper.from_array(np.ones((8, 4), np.float32), "w")
 
 
 def model_of(
-    nodes: list[Any], *, rows: Any = "n", inside: list[Any] | None = None, **outputs: Any
+    nodes: list[Any],
+    *,
+    rows: Any = "n",
+    columns: Any = 8,
+    inside: list[Any] | None = None,
+    **outputs: Any,
 ) -> bytes:
     """An ONNX file of these nodes, from ``x`` of 8 numbers a row."""
     graph = helper.make_graph(
         nodes,
         "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 8])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, columns])],
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in outputs.items()],
         [WEIGHT] if inside is None else inside,
     )

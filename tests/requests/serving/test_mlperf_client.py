@@ -10,7 +10,7 @@ from benchmarks import mlperf_client
 from benchmarks.mlperf_client import Target, read_verdict, run_server_scenario
 
 from placewright.errors import RunError
-from placewright.requests.serving.load import infer_head, random_payload
+from placewright.requests.serving.load import infer_head, random_row, raw
 from placewright.requests.serving.server import Running
 from tests.requests.serving.models import family
 
@@ -22,8 +22,9 @@ QUERIES = 40
 def target(running: Running, model: str = "double") -> Target:
     """Two samples."""
     made, rng = family(model), np.random.default_rng(0)
-    payloads = [random_payload(made, rng) for _ in range(2)]
-    requests = tuple(infer_head(made, {"deadline_ms": 600_000}, len(p)) + p for p in payloads)
+    rows = [random_row(made, rng) for _ in range(2)]
+    needs = {"deadline_ms": 600_000}
+    requests = tuple(infer_head(made, needs, row) + raw(row) for row in rows)
     return Target("127.0.0.1", int(running.url.rpartition(":")[2]), requests)
 
 

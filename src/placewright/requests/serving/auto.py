@@ -401,16 +401,20 @@ def streams_like(expected: RequestProblem, service: Service) -> list[RequestProb
         arrival_s = arrival_s - arrival_s[0]
         stream = expected.stream.taken(taken, arrival_s)
         rng = np.random.default_rng([SEED, 16 + k])
-        stream = _renamed(stream, expected.service.family_names, service, rng)
+        stream = renamed(stream, expected.service.family_names, service, rng)
         gap_s = expected.duration_s / count
         found.append(RequestProblem(service, stream, float(arrival_s[-1]) + gap_s, k))
     return found
 
 
-def _renamed(
+def renamed(
     stream: Stream, names: Sequence[str], service: Service, rng: np.random.Generator
 ) -> Stream:
-    """The stream with the service's families; sizes of open dimensions are drawn."""
+    """The stream with the service's families; sizes of open dimensions are drawn.
+
+    `names`: of the stream's families.
+    Raises `UnknownNameError`: one is not served.
+    """
     family = np.zeros(len(stream), dtype=np.int64)
     for f in np.unique(stream.family).tolist():
         name = names[f]

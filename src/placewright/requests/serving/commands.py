@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from placewright.io.output import output_file
+from placewright.report.text import plain_table
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
@@ -286,6 +287,59 @@ def serve(
     serve_forever(families, servers, options, on_ready=ready)
 
 
+def evaluate(
+    console: Console,
+    family: Annotated[str, typer.Argument(metavar="FAMILY", help="FILE.yaml, or digits.")],
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA.npz", help="An array of NumPy for each input, by name, and of labels."
+        ),
+    ],
+    labels: Annotated[
+        str, typer.Option("--labels", metavar="NAME", help="The array of what is right.")
+    ] = "labels",
+    answer: Annotated[
+        str, typer.Option("--answer", metavar="NAME", help="The output that labels are of.")
+    ] = "",
+    top: Annotated[
+        int, typer.Option("--top", min=1, help="Right is a label among so many largest scores.")
+    ] = 1,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            "--tolerance",
+            min=0.0,
+            help="Right is a number as near as this; 0.5: a probability on the right side.",
+        ),
+    ] = None,
+    models: ModelsOption = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Write what was measured into FAMILY.")
+    ] = False,
+) -> None:
+    """Measure how often each variant of a family is right on labelled rows."""
+    from placewright.requests.serving import accuracy
+
+    _refuse({"--update": update and family == "digits"}, "is for a file", "leave it out")
+    (made,) = _families([family], console, models or [])
+    rows = accuracy.read_rows(data, made, labels)
+    with console.meter(f"evaluating {made.name}", unit="") as meter:
+        measure = accuracy.Measure(answer, top, tolerance)
+        found = accuracy.evaluate(made, rows, measure, meter.step)
+    if update:
+        console.kept(accuracy.state_accuracies(family, found))
+    head, table = accuracy.accuracy_table(found)
+    console.show(
+        lambda: [each.as_json() for each in found],
+        lambda: plain_table(head, table, " " + "r" * (len(head) - 1)),
+    )
+    console.keep(lambda: [each.as_json() for each in found])
+    for each in found:
+        if each.failed:
+            console.note(f"{each.name}: {each.failed} rows were not computed: {each.why[:200]}")
+
+
 def profile(
     console: Console,
     url: Annotated[str, typer.Argument(metavar="URL", help="Of a running server.")],
@@ -345,6 +399,23 @@ def run(
     scale: Annotated[
         float, typer.Option("--deadlines", min=0.01, help="Times the usual 40 to 600 ms.")
     ] = 1.0,
+    needs: Annotated[
+        Path | None,
+        typer.Option(
+            "--needs",
+            metavar="FILE",
+            help="A problem file, or a log of a server (.jsonl): deadlines, least accuracies and "
+            "sensitivities of its requests, in place of the usual ones.",
+        ),
+    ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            "--inputs",
+            metavar="DATA.npz",
+            help="Recorded rows to send: an array of NumPy for each input, by name.",
+        ),
+    ] = None,
     max_batch: BatchOption = 16,
     seed: int = 0,
     log: LogOption = None,
@@ -357,7 +428,8 @@ def run(
     """Send open-loop load to a real server; measured success beside the simulation's prediction.
 
     Requests are sent at their arrival whether or not others were answered. Deadlines are 40 to
-    600 ms, half of the requests ask for more than the least accuracy.
+    600 ms, half of the requests ask for more than the least accuracy, and inputs are random; or
+    all that is as in --needs and --inputs.
 
     A server of --url with a token wants it in the environment variable PLACEWRIGHT_TOKEN.
     """
@@ -381,7 +453,9 @@ def run(
         check_start,
     )
 
-    traffic, loads = Traffic(arrivals, duration, scale, seed), load or [0.5, 1.0, 1.5]
+    like = None if needs is None else _expected(needs)
+    traffic = Traffic(arrivals, duration, scale, seed, like, inputs)
+    loads = load or [0.5, 1.0, 1.5]
     arrival_times(traffic, default_rng(seed), 1.0)
     if url is not None:
         own = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,13 +23,16 @@ from placewright.requests.policy import Policy
 from placewright.requests.problem import RequestProblem
 from placewright.requests.readers import read_arrivals
 from placewright.requests.service import Service
+from placewright.requests.serving.accuracy import Row, read_rows
+from placewright.requests.serving.auto import renamed
 from placewright.requests.serving.client import Replies, schedule_of, send
 from placewright.requests.serving.families import Family, FamilyLayout, Variant
 from placewright.requests.serving.measured import measured_problem, read_json, read_status
 from placewright.requests.serving.server import ServingOptions, serve
-from placewright.requests.serving.tensors import Array, TensorSpec, to_bytes
+from placewright.requests.serving.tensors import Array, TensorSpec, check_shape, to_bytes
 from placewright.requests.simulation import simulate
 from placewright.requests.stream import Stream, mmpp, poisson, scaled, stream_of
+from placewright.web.refusals import Refusal
 
 _STRING = "0"
 """What tensors of strings are filled with."""
@@ -100,13 +102,21 @@ class Traffic:
     duration_s
         Of each load.
     deadlines
-        Times the usual 40 to 600 ms.
+        Times the usual 40 to 600 ms, or those of `needs`.
+    needs
+        Requests of which deadlines, least accuracies and sensitivities are drawn; ``None``: usual
+        ones.
+    inputs
+        A file of rows that are sent in order, over and over: see `read_rows`; ``None``: random
+        ones.
     """
 
     arrivals: str = "poisson"
     duration_s: float = 20.0
     deadlines: float = 1.0
     seed: int = 0
+    needs: RequestProblem | None = None
+    inputs: Path | None = None
 
 
 class Simulated(NamedTuple):
@@ -141,6 +151,8 @@ class Target:
         It as it is now.
     certificates
         PEM file by which it is checked; ``None``: the system's.
+    rows
+        What is sent of each family, in turns; empty: random rows.
     """
 
     url: str
@@ -148,10 +160,25 @@ class Target:
     simulated: Callable[[], Simulated]
     token: str = ""
     certificates: Path | None = None
+    rows: Sequence[Sequence[Row]] = ()
 
     def play(self, stream: Stream) -> Replies:
-        """Send every request at its arrival."""
-        return play(self.url, self.families, stream, self.token, self.certificates)
+        """Send every request at its arrival from a process of its own."""
+        rng = np.random.default_rng(0)
+        rows = self.rows or [
+            [random_row(family, rng) for _ in range(PAYLOADS)] for family in self.families
+        ]
+        first = np.cumsum([0, *map(len, rows)])
+        payloads = [raw(row) for each in rows for row in each]
+        payload, heads, sent = np.zeros(len(stream), np.int64), [], Counter[int]()
+        for k, f in enumerate(stream.family.tolist()):
+            row = rows[f][sent[f] % len(rows[f])]
+            payload[k] = first[f] + sent[f] % len(rows[f])
+            sent[f] += 1
+            heads.append(request_head(self.families[f], stream, k, row, self.token))
+        return send(
+            schedule_of(self.url, stream.arrival_s, heads, payloads, payload, self.certificates)
+        )
 
 
 def run_loads(
@@ -245,6 +272,8 @@ def load_target(
 ) -> list[LoadResult]:
     """Warm a server up, send each load to it, and simulate the same requests; see `run_loads`."""
     found = []
+    if traffic.inputs is not None:
+        target = replace(target, rows=recorded_rows(traffic.inputs, target.families))
     _warm_up(target, traffic)
     overhead_s = _overhead_s(target, traffic)
     note(f"HTTP and client take {1e3 * overhead_s:.2f} ms in the median")
@@ -267,7 +296,9 @@ def _overhead_s(target: Target, traffic: Traffic) -> float:
     service = target.simulated().service
     rate = CALIBRATION_LOAD * full_rate(service)
     duration_s = min(CALIBRATION_S, CALIBRATED / rate)
-    stream = made_stream(service, Traffic("poisson", duration_s, traffic.deadlines, 0), rate)
+    stream = made_stream(
+        service, replace(traffic, arrivals="poisson", duration_s=duration_s, seed=0), rate
+    )
     if not len(stream):
         return 0.0
     replies = target.play(stream)
@@ -279,7 +310,7 @@ def _overhead_s(target: Target, traffic: Traffic) -> float:
 def _warm_up(target: Target, traffic: Traffic) -> None:
     """Keep all servers busy, so that their latencies are those beside each other."""
     service, duration_s = target.simulated().service, min(WARM_S, traffic.duration_s / 4)
-    busy = Traffic("poisson", duration_s, traffic.deadlines, 1)
+    busy = replace(traffic, arrivals="poisson", duration_s=duration_s, seed=1)
     stream = made_stream(service, busy, full_rate(service))
     if len(stream):
         target.play(stream)
@@ -294,11 +325,16 @@ def full_rate(service: Service) -> float:
 def made_stream(service: Service, traffic: Traffic, rate_per_s: float) -> Stream:
     """Requests at this rate: deadlines of three kinds, accuracy floors for half of them.
 
-    Raises `InputError`: no such arrivals.
+    Raises `InputError`: no such arrivals, or needs of a family that is not served.
     """
     rng = np.random.default_rng(traffic.seed)
     times = arrival_times(traffic, rng, rate_per_s)
     n = len(times)
+    if traffic.needs is not None:
+        others = traffic.needs.stream
+        asked = others.taken(rng.integers(len(others), size=n), times)
+        asked = replace(asked, deadline_s=traffic.deadlines * asked.deadline_s)
+        return renamed(asked, traffic.needs.service.family_names, service, rng)
     kind = rng.choice(3, n, p=[0.35, 0.40, 0.25])
     low, high = np.array([0.04, 0.09, 0.22]), np.array([0.09, 0.22, 0.6])
     due = traffic.deadlines * rng.uniform(low[kind], high[kind])
@@ -346,36 +382,49 @@ def predict(
     return float(kept.mean()), float(np.where(kept, accuracy, 0.0).mean())
 
 
-def play(
-    url: str,
-    families: Sequence[Family],
-    stream: Stream,
-    token: str = "",
-    certificates: Path | None = None,
-) -> Replies:
-    """Send every request at its arrival from a process of its own, with random inputs."""
-    rng = np.random.default_rng(0)
-    payloads = [random_payload(family, rng) for family in families for _ in range(PAYLOADS)]
-    payload = stream.family * PAYLOADS + rng.integers(PAYLOADS, size=len(stream))
-    heads = [
-        request_head(families[int(stream.family[k])], stream, k, len(payloads[payload[k]]), token)
-        for k in range(len(stream))
-    ]
-    return send(schedule_of(url, stream.arrival_s, heads, payloads, payload, certificates))
-
-
-def random_payload(family: Family, rng: np.random.Generator) -> bytes:
-    """Raw tensors of one row, one input after another."""
+def random_row(family: Family, rng: np.random.Generator) -> Row:
+    """Numbers from 0 to 1, the same string everywhere."""
 
     def make(spec: TensorSpec, shape: tuple[int, ...]) -> Array:
         if spec.datatype == "BYTES":
             return np.full(shape, _STRING, object)
         return rng.random(shape).astype(spec.dtype)
 
-    return b"".join(map(to_bytes, family.example(make)))
+    return family.example(make)
 
 
-def request_head(family: Family, stream: Stream, k: int, size: int, token: str = "") -> bytes:
+def raw(row: Row) -> bytes:
+    """Tensors of one row behind each other, as a request ends."""
+    return b"".join(map(to_bytes, row))
+
+
+def recorded_rows(path: Path, families: Sequence[Family]) -> list[list[Row]]:
+    """The rows of a file by bucket of the family that takes them.
+
+    Raises `InputError`: there are several families, a bucket has no row or a row no bucket.
+    """
+    if len({(family.name, family.version) for family in families}) > 1:
+        hint = "give one family"
+        raise InputError("recorded inputs are of one family", where=str(path), hint=hint)
+    found: list[list[Row]] = [[] for _ in families]
+    buckets = [dict(family.bucket) for family in families]
+    for k, row in enumerate(read_rows(path, families[0], None).rows):
+        try:
+            for spec, value in zip(families[0].inputs, row, strict=True):
+                check_shape(spec, spec.datatype, list(value.shape), 1)
+            bucket = families[0].bucket_of(families[0].sizes_of(row))
+        except Refusal as refusal:
+            where = f"{path}: row {k}"
+            raise InputError("the server refuses it", where=where, by=refusal.reason) from None
+        found[buckets.index(bucket)].append(row)
+    for family, rows in zip(families, found, strict=True):
+        if not rows:
+            hint = "record rows of all sizes that are served"
+            raise InputError(f"has no row for {family.label}", where=str(path), hint=hint)
+    return found
+
+
+def request_head(family: Family, stream: Stream, k: int, row: Row, token: str = "") -> bytes:
     """Request k of the stream up to its raw tensors."""
     needs = {
         "deadline_ms": 1e3 * float(stream.deadline_s[k]),
@@ -383,24 +432,23 @@ def request_head(family: Family, stream: Stream, k: int, size: int, token: str =
         "time_sensitivity": float(stream.time_sensitivity[k]),
         "accuracy_sensitivity": float(stream.accuracy_sensitivity[k]),
     }
-    return infer_head(family, needs, size, token)
+    return infer_head(family, needs, row, token)
 
 
-def infer_head(family: Family, needs: Mapping[str, float], size: int, token: str = "") -> bytes:
-    """A request of one row up to its raw tensors, which have this size in bytes."""
-    inputs = []
-    for spec in family.inputs:
-        shape = family.row_shape(spec)
-        each = len(to_bytes(np.array([_STRING], object)))
-        each = each if spec.datatype == "BYTES" else spec.dtype.itemsize
+def infer_head(family: Family, needs: Mapping[str, float], row: Row, token: str = "") -> bytes:
+    """A request of one row up to its raw tensors."""
+    inputs, size = [], 0
+    for spec, value in zip(family.inputs, row, strict=True):
+        own = len(to_bytes(value))
         inputs.append(
             {
                 "name": spec.name,
                 "datatype": spec.datatype,
-                "shape": shape,
-                "parameters": {"binary_data_size": math.prod(shape) * each},
+                "shape": value.shape,
+                "parameters": {"binary_data_size": own},
             }
         )
+        size += own
     parameters = {**needs, "binary_data_output": True}
     head = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
     lines = [
