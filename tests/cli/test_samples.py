@@ -209,7 +209,8 @@ def test_files_of_nodes_train_a_model_and_a_run_goes_on(
     (epoch,) = first.data["epochs"]
     assert epoch["held"] == {"a": 9, "b": 5}
     assert 0 <= epoch["accuracy"] <= 1
-    assert len(run_cli(capsys, *command, *adapt, "--resume").data["epochs"]) == 2
+    again = run_cli(capsys, *command, *adapt, "--resume").data["epochs"]
+    assert [epoch["epoch"] for epoch in again] == [2, 3]
     wrong = run_cli(capsys, *command, "--model", f"{factory}:old")
     assert "must return a dict with model, loss_fn and read" in wrong.err
     wrong = run_cli(capsys, *command, "--model", f"{factory}:odd")
@@ -267,7 +268,7 @@ def test_finished_epochs_are_written_before_an_error(
 
         def steps(self) -> Iterator[AdaptiveEpoch]:
             yield AdaptiveEpoch(
-                Epoch(1.0, 2.0, 2.0, 0.5), True, 7, 0.5, ("b",), 60, {"a": 60}, "no way"
+                1, Epoch(1.0, 2.0, 2.0, 0.5), True, 7, 0.5, ("b",), 60, {"a": 60}, "no way"
             )
             raise RunError("a sample was lost")
 

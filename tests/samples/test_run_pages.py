@@ -102,9 +102,9 @@ def test_a_page_of_a_run_that_planned_again_shows_its_events() -> None:
     planned = problem()
     epoch = Epoch(2.0, 0.5, 0.5, 0.8)
     steps = [
-        AdaptiveEpoch(epoch, True, 0, 0.0, (), 0, {"a": 30, HOSTILE: 2}),
-        AdaptiveEpoch(epoch, True, 12, 1.5, (), 0, {"a": 18, HOSTILE: 14}),
-        AdaptiveEpoch(epoch, False, 0, 0.0, (HOSTILE,), 14, {"a": 18}),
+        AdaptiveEpoch(1, epoch, True, 0, 0.0, (), 0, {"a": 30, HOSTILE: 2}),
+        AdaptiveEpoch(2, epoch, True, 12, 1.5, (), 0, {"a": 18, HOSTILE: 14}),
+        AdaptiveEpoch(3, epoch, False, 0, 0.0, (HOSTILE,), 14, {"a": 18}),
     ]
     page = samples_epochs_page(planned, steps, real=False)
     text = " ".join(check(page).texts)
@@ -113,4 +113,7 @@ def test_a_page_of_a_run_that_planned_again_shows_its_events() -> None:
     assert "18 samples" in text
     assert HOSTILE not in page
     check(samples_epochs_page(planned, steps[:1], real=True))
+    # A run that goes on from a checkpoint of two epochs.
+    resumed = check(samples_epochs_page(planned, steps[2:], real=True)).texts
+    assert {"epoch 1", "epoch 2", "epoch 3"} & set(resumed) == {"epoch 3"}
     check(samples_epochs_page(planned, [], real=True))

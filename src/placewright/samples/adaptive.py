@@ -60,6 +60,8 @@ class AdaptiveEpoch:
 
     Attributes
     ----------
+    number
+        Counts from 1, with the epochs before a checkpoint that the run goes on from.
     planned
         Whether the samples were planned again before it.
     unplanned
@@ -74,6 +76,7 @@ class AdaptiveEpoch:
         Samples of each node that is left, by name, at the end of it.
     """
 
+    number: int
     epoch: Epoch
     planned: bool
     moved: int
@@ -155,9 +158,10 @@ class Adaptive:
         self.recipe, self.job, self.speed = recipe, job, speed
         self.planner, self.planning_s, self.disturbances = planner, planning_s, tuple(disturbances)
         self.slow_down, self._workers = slow_down, workers
-        self.membership, self.timeline = Membership(problem.node_names), Timeline()
         self._since, self._checkpoint = since or Since(), checkpoint
         self._begun = self._since.epochs
+        self.membership = Membership(problem.node_names)
+        self.timeline = Timeline(first_step=self._begun)
         self._real_s = problem.seconds_per_sample.copy()
 
     @property
@@ -199,6 +203,7 @@ class Adaptive:
             one = replace(trained.epochs[0], seconds=trained.epochs[0].seconds * self.speed)
             self.timeline.stepped(one.seconds, {"loss": one.loss})
             yield AdaptiveEpoch(
+                epoch + 1,
                 one,
                 change.planned,
                 change.moved,

@@ -276,7 +276,7 @@ def _answer_epochs(
     from placewright.samples.views import epochs_json, epochs_table
 
     steps: list[AdaptiveEpoch] = []
-    partial = PartialRun(console, steps, lambda: f"epoch {len(steps)}")
+    partial = PartialRun(console, steps, lambda: f"epoch {steps[-1].number}")
     with console.meter(f"running {placed.problem.name}") as meter, partial, closing(ahead):
         for step in ahead:
             steps.append(step)
@@ -297,9 +297,9 @@ def _show_step(
     """Show the last of `steps` beside the time of all."""
     step = steps[-1]
     if step.unplanned:
-        console.note(f"epoch {len(steps)}: not planned again: {step.unplanned}")
+        console.note(f"epoch {step.number}: not planned again: {step.unplanned}")
     meter(
-        what=f"epoch {len(steps)} of {epochs}",
+        what=f"epoch {step.number} of {epochs}",
         value=step.epoch.seconds,
         bound=0.0,
         elapsed_s=sum(s.epoch.seconds + s.move_s for s in steps),

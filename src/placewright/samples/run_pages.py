@@ -162,7 +162,7 @@ def samples_epochs_page(
     problem: SampleProblem, steps: Sequence[AdaptiveEpoch], *, real: bool
 ) -> str:
     """The page as text; of a run that was interrupted, the epochs that have ended."""
-    events = [event for k, step in enumerate(steps, 1) for event in _events(k, step)]
+    events = [event for k, step in enumerate(steps) for event in _events(step, again=k > 0)]
     body = [
         heading(problem.name, "samples run, planned again", _verdict(steps)),
         facts(_facts(steps)),
@@ -200,16 +200,19 @@ def _facts(steps: Sequence[AdaptiveEpoch]) -> Iterator[tuple[str, str, str]]:
         yield "accuracy", percent(steps[-1].epoch.accuracy), ""
 
 
-def _events(number: int, step: AdaptiveEpoch) -> Iterator[tuple[int, str, str]]:
-    """Epoch, what, and its numbers."""
-    if step.planned and number > 1:
-        yield number, "planned again", _moved(step) if step.moved else "no move pays"
+def _events(step: AdaptiveEpoch, *, again: bool) -> Iterator[tuple[int, str, str]]:
+    """Epoch, what, and its numbers.
+
+    `again`: whether the run has planned before.
+    """
+    if step.planned and again:
+        yield step.number, "planned again", _moved(step) if step.moved else "no move pays"
     elif step.moved:
-        yield number, "planned", _moved(step)
+        yield step.number, "planned", _moved(step)
     elif step.unplanned:
-        yield number, "not planned again", step.unplanned
+        yield step.number, "not planned again", step.unplanned
     for name in step.left:
-        yield number, "node left", f"{name}; {step.lost} samples lost in this epoch"
+        yield step.number, "node left", f"{name}; {step.lost} samples lost in this epoch"
 
 
 def _moved(step: AdaptiveEpoch) -> str:
@@ -228,8 +231,8 @@ def _epochs(steps: Sequence[AdaptiveEpoch]) -> str:
     """A bar per epoch: moving, then training."""
     top = max((step.move_s + step.epoch.seconds for step in steps), default=1.0) or 1.0
     parts, y = [], 4.0
-    for k, step in enumerate(steps, 1):
-        parts.append(_epoch(k, step, y, top))
+    for k, step in enumerate(steps):
+        parts.append(_epoch(step, y, top, again=k > 0))
         y += BAR + GAP
     lines = [
         tag("line", x1=_x(t, top), x2=_x(t, top), y1=2.0, y2=y, class_="grid")
@@ -239,12 +242,13 @@ def _epochs(steps: Sequence[AdaptiveEpoch]) -> str:
     return drawing(WIDTH, y + 22, *lines, *parts, title="seconds of every epoch")
 
 
-def _epoch(number: int, step: AdaptiveEpoch, y: float, top: float) -> str:
+def _epoch(step: AdaptiveEpoch, y: float, top: float, *, again: bool) -> str:
     moved, ended = _x(step.move_s, top), _x(step.move_s + step.epoch.seconds, top)
-    happened = [what for _, what, _ in _events(number, step)]
-    tip = f"epoch {number}\nmoving {seconds(step.move_s)}, training {seconds(step.epoch.seconds)}"
+    happened = [what for _, what, _ in _events(step, again=again)]
+    name, took_s = f"epoch {step.number}", step.epoch.seconds
+    tip = f"{name}\nmoving {seconds(step.move_s)}, training {seconds(took_s)}"
     parts = [
-        label(LEFT - 10, y + 13, f"epoch {number}", "name", "end"),
+        label(LEFT - 10, y + 13, name, "name", "end"),
         tag("g", _rect(LEFT, moved, y), class_="link"),
         _rect(moved, ended, y),
         label(ended + 8, y + 13, ", ".join(happened), "busy"),
@@ -262,7 +266,7 @@ def _rect(left: float, right: float, y: float) -> str:
 def _holdings(problem: SampleProblem, steps: Sequence[AdaptiveEpoch]) -> str:
     """A stacked bar at the start and after every epoch."""
     start = dict(zip(problem.node_names, map(int, problem.held), strict=True))
-    rows = [("before", start), *((f"epoch {k}", step.held) for k, step in enumerate(steps, 1))]
+    rows = [("before", start), *((f"epoch {step.number}", step.held) for step in steps)]
     total, parts, y = float(max(1, sum(start.values()))), [], 4.0
     for name, held in rows:
         left = LEFT
@@ -282,7 +286,9 @@ def _losses(steps: Sequence[AdaptiveEpoch]) -> str:
     for step in steps:
         elapsed_s += step.move_s + step.epoch.seconds
         ends.append(elapsed_s)
-    return scroll(loss_curves([Curve("this run", tuple(ends), tuple(s.epoch for s in steps))]))
+    first = steps[0].number if steps else 1
+    epochs = tuple(step.epoch for step in steps)
+    return scroll(loss_curves([Curve("this run", tuple(ends), epochs, first)]))
 
 
 def _provenance(problem: SampleProblem, *, real: bool) -> dict[str, str]:

@@ -185,11 +185,15 @@ def _x(time_s: float, top: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """When each epoch ended, moving included, and how good the parameters were then."""
+    """When each epoch ended, moving included, and how good the parameters were then.
+
+    `first`: number of the first one.
+    """
 
     name: str
     ends_s: tuple[float, ...]
     epochs: tuple[Epoch, ...]
+    first: int = 1
 
 
 def loss_curves(curves: Sequence[Curve], aim: float | None = None) -> str:
@@ -207,10 +211,10 @@ def loss_curves(curves: Sequence[Curve], aim: float | None = None) -> str:
 def _line(curve: Curve) -> Line:
     ends = list(zip(curve.ends_s, curve.epochs, strict=True))
     tips = [
-        f"{curve.name}, epoch {k + 1}, after {seconds(end_s)}\n"
+        f"{curve.name}, epoch {k}, after {seconds(end_s)}\n"
         f"test loss {epoch.test_loss:.3f}, loss {epoch.loss:.3f}, "
         f"accuracy {percent(epoch.accuracy)}"
-        for k, (end_s, epoch) in enumerate(ends)
+        for k, (end_s, epoch) in enumerate(ends, curve.first)
     ]
     return Line(curve.name, [(end_s, epoch.test_loss) for end_s, epoch in ends], tips)
 
@@ -444,7 +448,7 @@ def epochs_json(steps: Sequence[AdaptiveEpoch], *, real: bool) -> dict[str, Any]
         "measured_s": total_s(steps),
         "epochs": [
             {
-                "epoch": k,
+                "epoch": step.number,
                 "measured_s": step.epoch.seconds,
                 "planned": step.planned,
                 "unplanned": step.unplanned,
@@ -457,7 +461,7 @@ def epochs_json(steps: Sequence[AdaptiveEpoch], *, real: bool) -> dict[str, Any]
                 "test_loss": step.epoch.test_loss,
                 "accuracy": step.epoch.accuracy,
             }
-            for k, step in enumerate(steps, 1)
+            for step in steps
         ],
     }
 
@@ -476,7 +480,7 @@ def epochs_table(steps: Sequence[AdaptiveEpoch], *, real: bool) -> str:
     )
     rows = [
         (
-            str(k),
+            str(step.number),
             seconds(step.epoch.seconds),
             _moved_before(step),
             seconds(step.move_s) if step.moved else "",
@@ -485,7 +489,7 @@ def epochs_table(steps: Sequence[AdaptiveEpoch], *, real: bool) -> str:
             f"{step.epoch.test_loss:.3f}",
             percent(step.epoch.accuracy),
         )
-        for k, step in enumerate(steps, 1)
+        for step in steps
     ]
     lines = [
         f"{ENGINE}; emulated: {emulated(real=real)}",
