@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import re
+
+import pytest
+
 from placewright.adapt.timeline import (
+    FOLLOWED,
     Event,
     FollowedEvent,
     FollowedStep,
@@ -30,6 +36,18 @@ def test_a_run_is_followed_by_its_lines() -> None:
     assert not followed([{"title": "planning"}])
 
 
+def test_an_event_has_the_same_numbers_for_who_follows(caplog: pytest.LogCaptureFixture) -> None:
+    """Bytes are whole numbers, as a step is, which is none of them."""
+    timeline = Timeline()
+    with caplog.at_level(logging.INFO, FOLLOWED.name):
+        FOLLOWED.addHandler(caplog.handler)
+        timeline.note(4, Kind.MIGRATE, "planned again", move_s=0.5, moved_bytes=12)
+        FOLLOWED.removeHandler(caplog.handler)
+    (line,) = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
+    (event,) = followed([line]).events
+    assert (event.step, event.text) == (4, event_text(timeline.events[0]))
+
+
 def run() -> Timeline:
     """Three steps, two plans, a migration and a snapshot."""
     timeline = Timeline(plans=1)
@@ -49,6 +67,16 @@ def test_every_step_is_a_dot_in_the_colour_of_its_plan() -> None:
     assert page.count("<circle") == 3
     assert page.count('class="span d0"') == 2
     assert page.count('class="span d1"') == 1
+
+
+def test_dots_and_events_are_where_the_axis_names_their_step() -> None:
+    """Each whole step once, also where a run is short; an event is after its step."""
+    page = history(run())
+    named = re.findall(r'<text x="([\d.]+)"[^>]*>step (\d+)</text>', page)
+    assert [int(step) for _, step in named] == [0, 1, 2, 3]
+    assert re.findall(r'<circle cx="([\d.]+)"', page) == [x for x, _ in named[1:]]
+    (event,) = re.findall(r'<line x1="([\d.]+)"[^>]*class="capacity"', page)
+    assert event == named[2][0]
 
 
 def test_events_are_told_with_their_numbers() -> None:

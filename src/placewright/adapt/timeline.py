@@ -39,7 +39,7 @@ def history(timeline: Timeline) -> str:
     dots = [
         tag(
             "circle",
-            cx=_x(k, len(times)),
+            cx=_x(k + 1, len(times)),
             cy=_y(min(float(t), top), top),
             r=2.5,
             class_=f"span d{(timeline.plan[k] - 1) % 8}",
@@ -64,7 +64,7 @@ def _axes(first: int, steps: int, top: float) -> list[str]:
         y = _y(value, top)
         lines.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid"))
         lines.append(label(LEFT - 6, y + 4, seconds(value) if value else "0", "tick", "end"))
-    for step in ticks(float(steps)):
+    for step in (tick for tick in ticks(float(steps)) if tick == int(tick)):
         x = _x(step, steps)
         lines.append(label(x, HEIGHT - 8, f"step {first + int(step)}", "tick", "middle"))
     return lines
@@ -207,7 +207,8 @@ class Timeline:
         """Add an event after `step`."""
         at_s = time.perf_counter() - self.began_s
         self.events.append(Event(step, at_s, kind, text, numbers))
-        fields = {"event": str(kind), "step": step, "text": text, **numbers}
+        floats = {name: float(value) for name, value in numbers.items()}  # bytes are whole ones
+        fields = {"event": str(kind), "step": step, "text": text, **floats}
         FOLLOWED.info("event", extra={"fields": fields})
 
     def stepped(self, seconds: float, scalars: Mapping[str, float] = MappingProxyType({})) -> None:
