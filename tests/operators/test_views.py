@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from placewright.graph.graph import Graph, Operator
-from placewright.measurement import MachineLoad
+from placewright.measurement import MachineLoad, Measurement
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.streaming.prediction import DEALT
 from placewright.operators.views import explored, fragment, saved_page, stream_trace
 from placewright.operators.views import page as view
 from placewright.planning.candidates import Candidates, Outcome, Status
 from placewright.planning.solving import FixedPlan, solve
+from placewright.report.text import percent, seconds
 from tests.report.examples import HOSTILE, beside, chain, measured, result_of
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -223,6 +224,22 @@ def test_a_predicted_stream_shows_the_samples_that_a_measured_one_shows() -> Non
     assert stream_trace(result_of(chain())) is None
     saved = saved_page("plan", result.as_json(), Path("plan.json"))
     assert "Timeline of one sample" in saved
+
+
+def test_a_measured_stream_stands_beside_its_period_not_its_load() -> None:
+    """Predicted, measured and the error between them agree; the load has a name of its own."""
+    problem = chain(memory_bytes=[np.inf, np.inf], objective="throughput")
+    result = solve(problem, FixedPlan(OperatorPlan(np.array([0, 0, 0, 1, 1, 1]))))
+    period_s = 1.25 * result.value
+    page = view(result, Measurement((2.0 * period_s,), period_s, None, "local"))
+    found = re.findall(r'<div class="fact[^"]*"><span>([^<]*)</span><b>([^<]*)</b>', page)
+    expected = {
+        "predicted": seconds(period_s),
+        "measured": seconds(2.0 * period_s),
+        "prediction error": percent(-0.5),
+        "busiest device or link": seconds(result.value),
+    }
+    assert {name: value for name, value in found if name in expected} == expected
 
 
 def test_a_notebook_gets_a_fragment() -> None:

@@ -232,6 +232,11 @@ def best_single_candidate(result: Result) -> Candidate | None:
 
 def _facts(result: Result, measurement: Measurement | None) -> Iterator[Fact]:
     value, *others = result_facts(result)
+    expected_s = math.nan if measurement is None else measurement.predicted_s
+    if math.isfinite(expected_s) and expected_s != result.value:
+        # Of a stream: bound and gap are those of its load, which is less than its period.
+        others = [("busiest device or link", seconds(result.value), ""), *others]
+        value = "predicted", seconds(expected_s), "lead"
     yield value
     if measurement is not None:
         emulated = ", emulated" if measurement.emulated else ""
