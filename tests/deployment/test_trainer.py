@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import copy
+import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import placewright
+from placewright.adapt.snapshot import SnapshotFolder
+from placewright.capturing.source import TrainingRecipe
 from placewright.errors import CheckError, InputError, RunError, UnsupportedError
+from placewright.operators.plan import OperatorPlan
 from tests.operators.adaptive.jobs import TRIO, net, starve
 from tests.operators.adaptive.test_trainer import LOSS, batches
 
@@ -75,6 +82,130 @@ def test_a_loss_gets_what_its_parameters_have_learned() -> None:
     its.step()
     assert torch.allclose(loss_fn.scale, its_loss.scale)
     assert not torch.equal(loss_fn.scale, torch.ones(3))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_ctrl_c_leaves_the_schedule_and_the_comparison_with_its_step(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pressed while the snapshot of a step is written, once or twice; the loop goes on."""
+    data, model = batches()[:4], net()
+    plain = copy.deepcopy(model)
+    presses, commit = [signal.SIGINT] * times, SnapshotFolder.commit
+
+    def pressed(*args: Any, **keywords: Any) -> Path:
+        made = commit(*args, **keywords)
+        while presses:
+            signal.raise_signal(presses.pop())
+        return made
+
+    monkeypatch.setattr(SnapshotFolder, "commit", pressed)
+    optimizer, other = (torch.optim.SGD(m.parameters(), 0.1) for m in (model, plain))
+    schedule, its = (torch.optim.lr_scheduler.StepLR(o, 1, 0.5) for o in (optimizer, other))
+    how = {"loss_fn": LOSS, "targets": data[0][1], "optimizer": optimizer, "check": True}
+    how |= {"schedulers": schedule, "method": "analytic", "planner": "round-robin"}
+    with placewright.Trainer(model, data[0][0], TRIO, loop={"snapshot_every": 2}, **how) as trainer:
+        torch.manual_seed(0)
+        for k, (x, y) in enumerate(data):
+            with pytest.raises(KeyboardInterrupt) if k == 1 else nullcontext():
+                trainer.step(x, y)
+        trainer.finish()
+    torch.manual_seed(0)
+    for x, y in data:
+        other.zero_grad()
+        LOSS(plain(x), y).backward()
+        other.step()
+        its.step()
+    check = trainer.timeline.check
+    assert check is not None
+    assert (check.steps, check.max_abs_error) == (4, 0.0)
+    assert optimizer.param_groups[0]["lr"] == other.param_groups[0]["lr"]
+    for one, another in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(one, another)
+
+
+def test_outputs_of_a_step_outlive_migrations_and_other_weights_or_are_said_to_be_lost() -> None:
+    """With other weights workers are started again; those that are killed take outputs along."""
+    (x, y), model = batches()[0], nn.Linear(6, 3)
+    recipe = TrainingRecipe(torch.optim.SGD(model.parameters(), 0.1), outputs=True)
+    how = {"loss_fn": LOSS, "targets": y, "optimizer": recipe, "loop": {"snapshot_every": 1}}
+    how |= {"method": "analytic", "planner": "only:a"}
+    with placewright.Trainer(model, x, TRIO, **how) as trainer:
+        expected = model(x)
+        trainer.step(x, y)
+        adaptation = trainer.run.adaptation
+        adaptation._switch(OperatorPlan(np.full(adaptation.problem.n, 1)), 0.0)
+        trainer.evaluate(x * 2)
+        assert torch.equal(trainer.outputs(), expected)
+        with torch.no_grad():
+            model.weight.zero_()
+        trainer.evaluate(x)
+        assert torch.equal(trainer.outputs(), expected)
+        trainer.step(x, y)
+        for process in trainer.run.session.group.processes:
+            process.kill()
+            process.join()
+        with pytest.raises(RunError, match="no outputs of the last step"):
+            trainer.outputs()
+        trainer.finish()
+
+
+def test_weights_that_the_loop_sets_after_the_last_step_are_those_that_are_kept(
+    tmp_path: Path,
+) -> None:
+    """As of the best epoch, say: in the model, the trainer's state and the last snapshot."""
+    (x, y), model, other = batches()[0], nn.Linear(6, 3), nn.Linear(6, 3)
+    how = {"loss_fn": LOSS, "targets": y, "folder": tmp_path, "method": "analytic"}
+    how["planner"] = "only:a"
+    with placewright.Trainer(model, x, TRIO, optimizer="sgd", **how) as trainer:
+        trainer.step(x, y)
+        best = copy.deepcopy(model.state_dict())
+        trainer.step(x, y)
+        model.load_state_dict(best)
+        assert torch.equal(trainer.state_dict()["weight"], best["weight"])
+    assert torch.equal(model.weight, best["weight"])
+    with placewright.Trainer(other, x, TRIO, optimizer="sgd", **how) as trainer:
+        trainer.finish()
+        assert torch.equal(other.weight, best["weight"])
+        assert trainer.step(x, y) == LOSS(model(x), y).item()
+
+
+class Counted(nn.Module):
+    """Counts its calls in a buffer, which changes what it returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Larger with each call."""
+        self.calls += 1
+        return self.layer(x) + self.calls
+
+
+def test_an_evaluation_that_writes_into_buffers_is_refused_and_the_models_own_is_none() -> None:
+    """Steps repeated after a fault would not know of it; what the model itself writes is kept."""
+    (x, y), model = batches()[0], Counted()
+    plain = copy.deepcopy(model)
+    optimizers = [torch.optim.SGD(m.parameters(), 0.1) for m in (model, plain)]
+    how = {"loss_fn": LOSS, "targets": y, "optimizer": optimizers[0], "method": "analytic"}
+    with placewright.Trainer(model, x, TRIO, planner="only:a", **how) as trainer:
+        for step in range(3):
+            loss = LOSS(plain(x), y)
+            assert trainer.step(x, y) == loss.item()
+            optimizers[1].zero_grad()
+            loss.backward()
+            optimizers[1].step()
+            with pytest.raises(UnsupportedError, match=r"calls: .* writes into buffers"):
+                trainer.evaluate(x)
+            assert torch.equal(model.eval()(x), plain.eval()(x))
+            model.train(), plain.train()
+            if step == 1:
+                for process in trainer.run.session.group.processes:
+                    process.kill()
+        trainer.finish()
+    assert model.calls == plain.calls == 6
 
 
 def test_training_can_be_compared_with_eager_pytorch_step_by_step(tmp_path: Path) -> None:

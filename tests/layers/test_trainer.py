@@ -244,6 +244,26 @@ def test_a_continued_run_begins_with_the_numbers_of_its_snapshot() -> None:
     assert low.get_scale() == 64.0
 
 
+def test_a_ctrl_c_leaves_the_scaler_with_its_step() -> None:
+    """The step counts, so what it has found out about the scale does too."""
+    optimizer = torch.optim.SGD((model := Scaled()).parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    job = SimpleNamespace(given=optimizer, scaler=scaler, update=update_of(optimizer))
+    job.states_of_given, job.model = dict, SimpleNamespace(draws=False)
+    job.batch = lambda *_: {}
+    run: Any = SimpleNamespace(job=job, log=SimpleNamespace(restored={}), done=0, overflow=True)
+
+    def stepped(_: Any) -> None:
+        run.done += 1
+        raise KeyboardInterrupt
+
+    run.step = stepped
+    program = LayerTraining(model, run, Guards(model, training=True))
+    with pytest.raises(KeyboardInterrupt):
+        program.step(X, Y)
+    assert scaler.get_scale() == 32.0
+
+
 def test_inputs_may_be_the_targets() -> None:
     """As of an autoencoder: losses are those of eager steps; the optimizer comes of a factory."""
     torch.manual_seed(0)

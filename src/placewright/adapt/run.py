@@ -207,6 +207,9 @@ class FaultTolerantRun(ABC, Generic[Workers]):
             session, self.session = self.session, None
             session.__exit__(RunError, None, None)
 
+    def _keep(self) -> None:
+        """Fetch what only the workers have and no snapshot; they are about to be dismissed."""
+
     def _lost(self) -> Collection[str]:
         """Nodes whose worker has ended."""
         return set() if self.session is None else self.session.lost()
@@ -372,6 +375,7 @@ class FaultTolerantRun(ABC, Generic[Workers]):
             return
         # So that the start with the nodes that are back repeats nothing.
         self.snapshot_schedule.save(self._up())
+        self._keep()
         self._dismiss()
         self.membership.rejoin(back, self.done)
         self.timeline.note(self.done, Kind.JOIN, ", ".join(sorted(back)))
@@ -381,8 +385,8 @@ class FaultTolerantRun(ABC, Generic[Workers]):
 def interrupts_wait() -> Iterator[None]:
     """Let the block end before a Ctrl-C within it becomes a `KeyboardInterrupt`.
 
-    A second Ctrl-C interrupts at once. Nothing changes in threads, which get none, and where the
-    caller handles the signal in a way of its own.
+    A second Ctrl-C interrupts at once, also in such a block within this one. Nothing changes in
+    threads, which get none, and where the caller handles the signal in a way of its own.
     """
     ours = threading.current_thread() is threading.main_thread()
     if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -391,7 +395,7 @@ def interrupts_wait() -> Iterator[None]:
     pressed: list[int] = []
 
     def remember(number: int, _: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt)  # not the default: an inner block would wait
         pressed.append(number)
 
     signal.signal(signal.SIGINT, remember)
@@ -403,3 +407,7 @@ def interrupts_wait() -> Iterator[None]:
         # one.
         if pressed:
             raise KeyboardInterrupt
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -28,6 +28,7 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
+from placewright.adapt.run import interrupts_wait
 from placewright.adapt.snapshot import RANDOM, Batch
 from placewright.adapt.timeline import QUIET, Timeline, event_text
 from placewright.capturing.guards import Changes, Guards, changed_model
@@ -274,7 +275,7 @@ class TrainingLoop(Generic[Run]):
         InputError
             The model does not take them.
         UnsupportedError
-            Workers share every batch.
+            Workers share every batch; or the model writes into buffers in evaluation mode.
         """
         with self._followed():
             return self._program.evaluate(inputs)
@@ -286,6 +287,8 @@ class TrainingLoop(Generic[Run]):
         ------
         InputError
             The recipe keeps no outputs.
+        RunError
+            They are lost with the workers that had them.
         UnsupportedError
             Workers share every batch.
         """
@@ -312,6 +315,7 @@ class TrainingLoop(Generic[Run]):
             The trainer is closed.
         """
         with self.unread():
+            self._hand_over()
             return self._program.state_dict()
 
     def save(self, path: str | Path) -> Path:
@@ -339,6 +343,7 @@ class TrainingLoop(Generic[Run]):
         if (found := self._program.check()) is not None:
             self.timeline.check = found
         if self._changes is not None:
+            self._hand_over()
             self._changes.written(self._program.fetch)
         else:
             self._program.fetch()
@@ -359,20 +364,29 @@ class TrainingLoop(Generic[Run]):
             warnings.warn(self._lost(), UnfinishedWarning, stacklevel=2)
         self.run.close()
 
+    def _hand_over(self) -> None:
+        """Give workers the values that the loop has changed since the last step."""
+        if self._changes is not None and self._changes.hand_over():
+            self._program.changed()
+
     def unread(self) -> AbstractContextManager[None]:
         """What is read of the model inside is what it has: the newest weights are not fetched."""
         return nullcontext() if self._changes is None else self._changes.own()
 
     @contextmanager
     def _followed(self) -> Iterator[None]:
-        """Take over what the loop has changed in the model before what is done inside."""
-        if self._changes is None:
-            yield
-            return
-        with self._changes.own():
-            if self._changes.follow():
-                self._program.changed()
-            yield
+        """Take over what the loop has changed in the model before what is done inside.
+
+        A Ctrl-C waits for all of it, so that schedulers, scalers and comparisons stay with it.
+        """
+        with interrupts_wait():
+            if self._changes is None:
+                yield
+                return
+            with self._changes.own():
+                if self._changes.follow():
+                    self._program.changed()
+                yield
 
     def _unfinished(self) -> bool:
         """Whether the workers have learned what the model does not have."""
@@ -569,6 +583,24 @@ class ModelChanges:
             if changes.of_code:
                 self._recapture()
             self.guards.follow()
+        if state:
+            self._watch_state()
+        return True
+
+    def hand_over(self) -> bool:
+        """Give workers the values that the loop has changed and the model has; whether it has.
+
+        Before these are fetched: the workers' would take their place. Other changes, and those of
+        older values, are followed or refused before the next step.
+        """
+        with self.own():
+            if not self._done() or self._fresh_at != self._done():
+                return False
+            state = self._state_changed()
+            if not state and (self.guards.unchanged() or not self.guards.changes().weights):
+                return False
+            self._put()
+            self.guards.take_weights()
         if state:
             self._watch_state()
         return True

@@ -18,7 +18,7 @@ from placewright.capturing.optimizer import accumulated_gradients
 from placewright.capturing.state import initial_state
 from placewright.capturing.user_optimizer import write_optimizer_state
 from placewright.deployment.export import current_weights, own_tensor
-from placewright.errors import InputError
+from placewright.errors import InputError, RunError, UnsupportedError
 from placewright.graph.graph import Program
 from placewright.io.scratch import Scratch
 from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun, challengers, check_run
@@ -104,18 +104,34 @@ class OperatorTraining(TrainingProgram[AdaptiveRun]):
                 comparison.eager.settings_of(self.optimizer)
         batch, program = self._batch(inputs, targets)
         batch |= self.settings.before(step, program)
-        with self.drawing(batch, draws=self._draws(program)) as drawn:
-            if comparison is not None and RANDOM in drawn:
-                comparison.eager.draw_from(drawn[RANDOM])
-            run.step(drawn)
-        self.settings.after(step, run.scalars)
-        if comparison is not None:
-            comparison.step({"loss": run.scalars["loss"]}, None)
+        try:
+            with self.drawing(batch, draws=self._draws(program)) as drawn:
+                if comparison is not None and RANDOM in drawn:
+                    comparison.eager.draw_from(drawn[RANDOM])
+                run.step(drawn)
+        finally:
+            if run.done == step:  # a Ctrl-C takes effect behind the step
+                self._stepped(step)
         return run.scalars["loss"]
+
+    def _stepped(self, step: int) -> None:
+        """What the process of the loop does after a step that counts."""
+        self.settings.after(step, self.run.scalars)
+        if self.comparison is not None:
+            self.comparison.step({"loss": self.run.scalars["loss"]}, None)
 
     def evaluate(self, inputs: Any) -> Any:
         """A forward pass in evaluation mode, captured when its shape first comes."""
         form = self.forms.evaluation(inputs)
+        if written := [item.key for item in form.program.inputs if item.mutated]:
+            raise UnsupportedError(
+                "the model writes into buffers when it is evaluated, and steps that are repeated "
+                "after a fault would begin without that",
+                where=f"trainer.evaluate(...): {', '.join(written)}",
+                by=f"after step {self.run.done}",
+                hint="call the model itself, model.eval()(x): the next step takes over what it "
+                "has written; or let it write in training mode only",
+            )
         given, draws = form.batch(inputs), self._draws(form.program)
         with self.drawing(given, draws=draws) as batch:
             return form.returned(self.run.evaluate(form, batch))
@@ -125,14 +141,25 @@ class OperatorTraining(TrainingProgram[AdaptiveRun]):
         return self.run.seed is None and program.draws
 
     def outputs(self) -> Any:
-        """Of the last step; `InputError` where the recipe keeps none."""
+        """Of the last step.
+
+        Raises `InputError`: the recipe keeps none.
+        Raises `RunError`: they are lost with their workers.
+        """
         if not self.settings.recipe.outputs:
             raise InputError(
                 "the training step keeps no outputs",
                 where=self.run.job.name,
                 hint="place the model with TrainingRecipe(..., outputs=True)",
             )
-        return self.captured.returned(self.run.outputs())
+        if not (made := self.run.outputs()):
+            raise RunError(
+                "the workers have no outputs of the last step: they were started after it",
+                where=self.run.job.name,
+                by=f"after step {self.run.done}",
+                hint="the next step has its own; a worker that is lost takes them along",
+            )
+        return self.captured.returned(made)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The workers' weights, and the model's own where steps do not change them."""

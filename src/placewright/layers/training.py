@@ -77,10 +77,13 @@ class LayerTraining(TrainingProgram[AdaptiveLayerRun]):
         """One step on a batch as large as the one that was planned with, or smaller; its loss."""
         step, update = self.run.done + 1, self.run.job.update
         batch = self.run.job.batch(inputs, targets, step)
-        with self.drawing(batch, draws=self.run.job.model.draws) as drawn:
-            self.run.step(drawn)
-        if self.scaler is not None and step % update.accumulate == 0:
-            step_scaler(self.scaler, float(self.run.overflow))
+        try:
+            with self.drawing(batch, draws=self.run.job.model.draws) as drawn:
+                self.run.step(drawn)
+        finally:
+            counted = self.run.done == step  # a Ctrl-C takes effect behind the step
+            if counted and self.scaler is not None and step % update.accumulate == 0:
+                step_scaler(self.scaler, float(self.run.overflow))
         return self.run.loss
 
     def state_dict(self) -> dict[str, torch.Tensor]:

@@ -169,8 +169,17 @@ class AdaptiveRun(FaultTolerantRun[Session]):
         if not self.done:
             self.job = replace(self.job, state={**self.job.state, **values})
         else:
-            self._survive(self.done, lambda: self.log.save(Replaced(self._up(), values), self.done))
+            self._survive(self.done, lambda: self._replace(values))
         self._dismiss()
+
+    def _replace(self, values: Mapping[str, AnyTensor]) -> None:
+        self._keep()
+        self.log.save(Replaced(self._up(), values), self.done)
+
+    def _keep(self) -> None:
+        """Fetch the outputs of the last step, unless they are here."""
+        if self._made is None:
+            self._made = self._active()[0].outputs()
 
     def save_state(self, folder: Path) -> None:
         """Let every worker write what it holds of `state` into a file of `folder`.
@@ -180,7 +189,7 @@ class AdaptiveRun(FaultTolerantRun[Session]):
         self._survive(self.done, lambda: self._active()[0].save_state(folder))
 
     def outputs(self) -> dict[str, torch.Tensor]:
-        """Outputs of the last step; none where the workers were started after it."""
+        """Outputs of the last step; none where the workers that had them are lost."""
         if self._made is not None:
             return self._made
         return self._survive(self.done, lambda: self._active()[0].outputs())

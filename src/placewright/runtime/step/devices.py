@@ -38,6 +38,8 @@ class PlacedDevices:
         self._selected = 0
         self._stored: dict[str, StoredTensor] = {}
         self._fed: dict[str, torch.Tensor] = {}
+        # Of the step before a migration: parts that were taken anew have made nothing.
+        self._made: dict[str, torch.Tensor] = {}
 
     @property
     def share(self) -> Share:
@@ -53,7 +55,7 @@ class PlacedDevices:
         """Forget every program and its state; their memory is free."""
         self._programs, self._selected = {}, 0
         self._share, self._compiled = Share((), ()), CompiledShare((), (), ())
-        self._stored, self._fed = {}, {}
+        self._stored, self._fed, self._made = {}, {}, {}
         self.exchange.expect(())
 
     def load(self, share: Share, state_file: str, weights: Mapping[str, StoredTensor]) -> None:
@@ -63,6 +65,7 @@ class PlacedDevices:
         `weights`: values in other files.
         """
         self._stored, self._fed = {**stored_tensors(state_file), **weights}, {}
+        self._made = {}
         self._programs, self._selected = {}, 0
         self._take(share, {})
 
@@ -110,6 +113,7 @@ class PlacedDevices:
 
         `moves`: what changes its device, here and elsewhere.
         """
+        self._made = self.outputs()
         self._programs, self._selected = {}, 0
         own = {part.device for part in share.parts}
         here = self._state()
@@ -139,6 +143,8 @@ class PlacedDevices:
     def step(self, watched: bool, stretch: Stretch | None) -> tuple[StepLog, ...]:
         """One step; a log per device. What all devices begin together begins now."""
         spans: Spans = ()
+        if self._selected == 0:
+            self._made = {}
         start = time.perf_counter()
         if watched:
             spans = self._compiled.run_watched(self.exchange, stretch)
@@ -163,13 +169,14 @@ class PlacedDevices:
         )
 
     def outputs(self) -> dict[str, torch.Tensor]:
-        """Outputs of the last step that were made here."""
+        """Outputs of the selected program's last step that were made here."""
+        made = self._made if self._selected == 0 else {}
         found = {
             name: compiled.registers[k]
             for compiled in self._compiled.parts
             for name, k in compiled.outputs.items()
         }
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
+        return made | {name: tensor for name, tensor in found.items() if tensor is not None}
 
     def state(self) -> dict[str, torch.Tensor]:
         """The state that lives here and changes."""
