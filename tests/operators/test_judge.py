@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,9 +18,11 @@ from placewright.operators.conformance import (
     tiny,
     with_random_views,
 )
+from placewright.operators.generators import generate_tasks
 from placewright.operators.judge import OperatorJudge, evaluate_many, judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
+from placewright.planning.wings import Judge
 
 
 def some_plans(problem: OperatorProblem, rng: np.random.Generator) -> list[OperatorPlan]:
@@ -40,6 +47,47 @@ def test_many_gives_infinity_where_one_raises() -> None:
             evaluate_many(refused, rows, order)
     with pytest.raises(InputError, match="need an order"):
         evaluate_many(refused, [[0, 1, 0, 0]], dispatch=Dispatch.IN_ORDER)
+
+
+@pytest.mark.parametrize(
+    "rows", [np.array([[0.5, 1.0]]), np.array([["0", "1"]]), np.array([[0j, 1j]]), [[np.nan, 0.0]]]
+)
+def test_devices_of_many_are_whole_numbers(rows: Any) -> None:
+    """Half a device would silently be another one."""
+    problem = tiny([[1.0, 2.0], [1.0, 2.0]])
+    for many in (OperatorJudge(problem).many, Judge(problem).many):
+        with pytest.raises(InputError, match="whole numbers"):
+            many(rows)
+
+
+def test_many_takes_what_can_be_read_once() -> None:
+    """Placements, and plans with an order, after which it would be empty."""
+    problem = tiny([[1.0, 2.0], [1.0, 2.0]])
+    some = ([0, 0], OperatorPlan([1, 1], [1, 0]))
+    wanted = [Judge(problem)(plan).value for plan in some]
+    assert Judge(problem).many(plan for plan in some).tolist() == wanted
+    assert Judge(problem).many([]).tolist() == []
+    for wrong in (3, None, "ab", {"op0": "dev0"}):
+        with pytest.raises(InputError, match="must be plans"):
+            Judge(problem).many(wrong)
+
+
+def test_threads_may_share_a_judge() -> None:
+    """Each has its own state of the simulators: kernels run side by side."""
+    rng = np.random.default_rng(0)
+    problem = generate_tasks("layered", 24, 3, links="contended")
+    rows = rng.integers(problem.m, size=(400, problem.n))
+    judge_of_all = Judge(problem)
+    wanted = judge_of_all.many(rows)
+    ready = threading.Barrier(4)
+
+    def values(_: int) -> list[list[float]]:
+        ready.wait()
+        return [judge_of_all.many(rows).tolist() for _ in range(10)]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(found == [wanted.tolist()] * 10 for found in pool.map(values, range(4)))
+    assert pickle.loads(pickle.dumps(judge_of_all)).many(rows).tolist() == wanted.tolist()
 
 
 def test_a_pipeline_of_two_by_hand() -> None:

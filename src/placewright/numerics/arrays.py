@@ -33,15 +33,30 @@ def frozen_float(values: Any) -> FloatArray:
     return _frozen(np.array(values, dtype=np.float64, order="C"))
 
 
-def frozen_int(values: Any) -> IntArray:
-    """A read-only int64 copy of `values`.
+def frozen_int(values: Any, where: str = "") -> IntArray:
+    """A read-only int64 copy of `values`; `where` they stand, for errors.
 
-    Raises `InputError`: a number that 64 bits cannot hold.
+    Raises `InputError`: what is no whole number, or one that 64 bits cannot hold.
     """
+    given = np.asarray(values)
+    if given.size and given.dtype.kind not in "biufO":
+        raise _no_whole_numbers(given, where)
     try:
-        return _frozen(np.array(values, dtype=np.int64, order="C"))
+        with np.errstate(invalid="ignore"):
+            made = np.array(values, dtype=np.int64, order="C")
     except OverflowError:
-        raise InputError("a whole number is too large", by="at most 2^63 - 1") from None
+        by = "at most 2^63 - 1"
+        raise InputError("a whole number is too large", where=where, by=by) from None
+    except (TypeError, ValueError):  # objects
+        raise _no_whole_numbers(given, where) from None
+    if given.dtype.kind in "fO" and not (made == given).all():
+        raise _no_whole_numbers(given, where)
+    return _frozen(made)
+
+
+def _no_whole_numbers(given: npt.NDArray[Any], where: str) -> InputError:
+    by, hint = f"got an array of {given.dtype}", "give an array of whole numbers"
+    return InputError("must be whole numbers", where=where, by=by, hint=hint)
 
 
 def frozen_bool(values: Any) -> BoolArray:

@@ -7,7 +7,8 @@ simulated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -206,28 +207,41 @@ class OperatorJudge:
         return Transfers(tensor[by], source[by], target[by], start[by], end[by])
 
 
-class PreparedJudge:
-    """What `planning.wings.Judge` asks wing 1 for: all rules are checked, groups and pins too."""
+class _OfThread(threading.local):
+    """The judge of each thread that asks: a simulation writes into its judge's state."""
 
     def __init__(self, problem: OperatorProblem) -> None:
-        self._judge = OperatorJudge(problem)
+        self.judge = OperatorJudge(problem)
+
+
+class PreparedJudge:
+    """What `planning.wings.Judge` asks wing 1 for: all rules are checked, groups and pins too.
+
+    Threads may share it.
+    """
+
+    def __init__(self, problem: OperatorProblem) -> None:
+        self._problem, self._of_thread = problem, _OfThread(problem)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PreparedJudge, (self._problem,)
 
     def __call__(self, plan: OperatorPlan) -> OperatorJudgement:
         """As `judge`."""
-        problem = self._judge.problem
-        check_plan(problem, plan)
-        return _with_rules(problem, plan, self._judge(plan))
+        check_plan(self._problem, plan)
+        return _with_rules(self._problem, plan, self._of_thread.judge(plan))
 
-    def values(self, plans: npt.ArrayLike | Sequence[Any]) -> FloatArray:
+    def values(self, plans: npt.ArrayLike | Iterable[Any]) -> FloatArray:
         """Shape (k,): the value of each plan, ``inf`` where it does not fit.
 
         `plans`: an array of placements, shape (k, n), or plans as `plan_of` takes them.
         """
-        p = self._judge.problem
-        rows = None if p.contiguous or is_pipeline(p) else _placements(p, plans)
+        p = self._problem
+        given = plans if isinstance(plans, np.ndarray) else list(plans)  # type: ignore[arg-type]
+        rows = None if p.contiguous or is_pipeline(p) else _placements(p, given)
         if rows is None:
-            return np.array([self._value(plan_of(p, plan)) for plan in plans])  # type: ignore[union-attr]
-        values, over = self._judge.many(rows)
+            return np.array([self._value(plan_of(p, plan)) for plan in given], dtype=np.float64)
+        values, over = self._of_thread.judge.many(rows)
         _, first, group = np.unique(p.colocation, return_index=True, return_inverse=True)
         kept = (rows[:, first][:, group] == rows).all(axis=1)
         kept &= ((p.pinned < 0) | (rows == p.pinned)).all(axis=1)

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, lru_cache, partial
 from importlib import import_module
@@ -123,15 +123,21 @@ def valued(judgement: Judgement, objective: Objective) -> Judgement:
     Raises `InputError`: that is no number.
     """
     value = objective(judgement)
-    if not isinstance(value, Real) or math.isnan(value):
+    try:
+        found = float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:  # a whole number that no float is as large as
+        found = math.nan
+    if math.isnan(found):
         by, hint = f"got {described_value(value)}", "return a number, math.inf for a useless plan"
         raise InputError("must return a number", where="objective", by=by, hint=hint)
-    return OwnJudgement(judgement, float(value))
+    return OwnJudgement(judgement, found)
 
 
 @final
 class Judge(Generic[JudgementT]):
     """The judge of a problem, laid out once: for a search of one's own.
+
+    Threads may share one.
 
     Parameters
     ----------
@@ -180,6 +186,9 @@ class Judge(Generic[JudgementT]):
             Each as for a call. Fastest for placements of operators as an array of shape (k, n),
             without an objective of one's own: a kernel judges them on all cores.
         """
+        if not isinstance(plans, Iterable) or isinstance(plans, str | Mapping):
+            by, hint = f"got {described_value(plans)}", "give a list of plans, also of one"
+            raise InputError("must be plans", where="plans of Judge.many()", by=by, hint=hint)
         if self._prepared is not None and self._objective is None:
             values: FloatArray = self._prepared.values(plans)
             return values

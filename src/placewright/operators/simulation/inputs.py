@@ -54,7 +54,7 @@ def checked_batch(
     p: OperatorProblem, placements: npt.ArrayLike, order: npt.ArrayLike | None
 ) -> tuple[IntArray, IntArray]:
     """Placements and order as arrays with which no kernel reads outside its arrays."""
-    rows = np.atleast_2d(thawed(frozen_int(placements)))
+    rows = np.atleast_2d(thawed(frozen_int(placements, f"placements for {p.name}")))
     if rows.shape[1] != p.n or (rows.size and (rows.min() < 0 or rows.max() >= p.m)):
         raise InputError(
             "every placement needs one device that exists per operator",
