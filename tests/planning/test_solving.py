@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from placewright.errors import InfeasibleError, InputError, MissingDependencyError
 from placewright.operators.conformance import tiny
 from placewright.operators.files import read_proposal
+from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.baselines import Metis
 from placewright.planning import portfolio
-from placewright.planning.candidates import Status
+from placewright.planning.candidates import Outcome, Status
+from placewright.planning.contract import Needs, Proposal
 from placewright.planning.solving import compare, judged_plan, refuse_beside_plan, solve
 from tests.cli.run_cli import run_cli
 
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
     from typing import assert_type
 
     from placewright.operators.judgement import OperatorJudgement
-    from placewright.operators.plan import OperatorPlan
     from placewright.operators.problem import OperatorProblem
     from placewright.planning.result import Result
     from placewright.planning.wings import Judge
@@ -151,3 +153,69 @@ def test_either_alone_is_fine() -> None:
     """A plan, or how to make one."""
     refuse_beside_plan(Path("plan.json"), None, None)
     refuse_beside_plan(None, "lp", 0.0)
+
+
+QUICK = Needs()
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """A planner of a user's, with any answer."""
+
+    answer: Any
+    estimate: Any = QUICK
+    name: str = "own"
+
+    def unsupported_reason(self, problem: Any) -> str | None:
+        """Never one."""
+        return None
+
+    def needs(self, problem: Any) -> Any:
+        """What was given."""
+        return self.estimate
+
+    def __call__(self, problem: Any, context: Any) -> Any:
+        """What was given."""
+        return self.answer
+
+
+GOOD = OperatorPlan([0, 0, 0])
+
+
+@pytest.mark.parametrize("answer", [None, [0, 0, 0], {"op0": "dev0"}, Proposal(None), "plan"])
+def test_an_answer_that_is_no_plan_names_its_planner(answer: Any) -> None:
+    """Alone an error that says what to return, beside others a row."""
+    with pytest.raises(InputError, match="planner 'own': must answer with a OperatorPlan") as error:
+        solve(TWO, Answering(answer))
+    assert "got" in error.value.by
+    assert "return a plan" in error.value.hint
+    with pytest.warns(RuntimeWarning, match="must answer with"):
+        result = compare(TWO, ["heft", Answering(answer)])
+    assert [c.fits for c in result.candidates] == [True, False]
+
+
+@pytest.mark.parametrize("estimate", [3, None, "soon"])
+@pytest.mark.filterwarnings("ignore:planner 'own' failed")
+def test_needs_that_are_none_end_their_own_row(estimate: Any) -> None:
+    """They are looked at before the planner runs."""
+    result = compare(TWO, [Answering(GOOD, estimate), "heft"])
+    assert result.candidates["own"].outcome is Outcome.FAILED
+    assert result.planner == "heft"
+    with pytest.raises(InputError, match="own: needs: must return Needs"):
+        solve(TWO, Answering(GOOD, estimate))
+
+
+@pytest.mark.filterwarnings("ignore:planner 'incumbent' failed")
+@pytest.mark.parametrize("found", [math.nan, "x", 10**400, 1j], ids=["nan", "x", "large", "1j"])
+def test_an_objective_that_fails_on_the_given_plan_ends_its_row(found: Any) -> None:
+    """The others are valued."""
+
+    def objective(judgement: Any) -> Any:
+        return found if judgement.placement.tolist() == given else judgement.value
+
+    given = [1, 0, 1]
+    result = compare(TWO, ["only:dev1", "heft"], incumbent=given, objective=objective)
+    assert result.candidates["incumbent"].outcome is Outcome.FAILED
+    assert result.candidates["only:dev1"].fits
+    with pytest.raises(InputError, match="objective: must return a number"):
+        solve(TWO, "heft", incumbent=given, objective=objective)

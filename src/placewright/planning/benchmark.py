@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from placewright.errors import InfeasibleError, InputError, UnsupportedError, described
+from placewright.errors import InfeasibleError, InputError, described
 from placewright.io.arguments import Unlimited, checked
 from placewright.planning.contract import Direction, Progress, on_request, silent
-from placewright.planning.parameters import PlannerChoice
+from placewright.planning.parameters import PlannerChoice, auto_of, choose, opened
 from placewright.planning.result import data_frame
 from placewright.planning.solving import solve
 from placewright.planning.wings import bounds as quick_bounds
@@ -144,6 +144,8 @@ def bench(
     InputError
         There is no problem, or no planner of a name.
     """
+    for problem in problems.values() if isinstance(problems, Mapping) else problems:
+        wing_of(problem)  # before a name is asked for
     named = problems if isinstance(problems, Mapping) else {str(p.name): p for p in problems}
     if len(named) < len(problems):
         hint = "give a dict of names and problems"
@@ -177,13 +179,13 @@ class _Try:
 
 def _try(problem: Any, choice: PlannerChoice, time_limit_s: float, seed: int) -> _Try:
     """One planner alone; what it raises ends its own row, a wrong name or parameter everything."""
-    worst, begun = wing_of(problem).direction.worst, time.perf_counter()
+    wing, begun = wing_of(problem), time.perf_counter()
+    worst, known = wing.direction.worst, wing.planning().planners(problem)
+    if auto_of(opened(choice)) is None:
+        choose(known, choice)
     try:
         found = solve(problem, choice, time_limit_s=time_limit_s, seed=seed, bounds=False)
     except Exception as error:
-        refused = isinstance(error, InfeasibleError | UnsupportedError)
-        if isinstance(error, InputError) and not refused:
-            raise
         note = error.brief if isinstance(error, InfeasibleError) else described(error)
         return _Try(_name(choice), worst, math.nan, time.perf_counter() - begun, note)
     return _Try(_name(choice), found.value, found.bound, found.runtime_s - found.compile_s)

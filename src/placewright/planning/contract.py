@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
+from placewright.errors import InputError
 from placewright.io.arguments import LARGEST as LARGEST
-from placewright.io.arguments import AnyNumber, NumberOrUnknown, checked
+from placewright.io.arguments import AnyNumber, NumberOrUnknown, Unlimited, checked, described_value
 from placewright.io.arguments import Count as Count
 from placewright.io.arguments import Range as Range
 from placewright.io.arguments import Share as Share
@@ -291,6 +292,7 @@ class TakesEveryProblem:
         return None
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a planner needs for a problem, roughly.
@@ -300,15 +302,19 @@ class Needs:
     `ends`: that is all, whatever the deadline: no search follows.
     """
 
-    seconds: float = 0.0
-    bytes: float = 0.0
+    seconds: Unlimited = 0.0
+    bytes: Unlimited = 0.0
     ends: bool = False
 
 
 def needs_of(planner: Planner, problem: Any) -> Needs:
     """What `planner.needs(problem)` estimates; nothing where it has no such method."""
     estimate = getattr(planner, "needs", None)
-    return Needs() if estimate is None else estimate(problem)
+    found = Needs() if estimate is None else estimate(problem)
+    if not isinstance(found, Needs):
+        by, hint = f"got {described_value(found)}", "return Needs, or leave the method out"
+        raise InputError("must return Needs", where=f"{planner.name}: needs", by=by, hint=hint)
+    return found
 
 
 def on_request(planner: Planner) -> bool:

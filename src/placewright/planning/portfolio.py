@@ -22,6 +22,7 @@ from placewright.errors import (
     UnsupportedError,
     described,
 )
+from placewright.io.arguments import described_value
 from placewright.numerics.clocks import CompileClock
 from placewright.planning.candidates import Candidate, Candidates, Outcome, Status
 from placewright.planning.contract import (
@@ -37,7 +38,7 @@ from placewright.planning.contract import (
     proposal_of,
 )
 from placewright.planning.wing import Planning, Wing
-from placewright.planning.wings import judge_by
+from placewright.planning.wings import judge_by, valued
 
 PROOF = 1e-6
 """Gap up to which a plan is called optimal, whichever planner proved the bound. Solvers on whole
@@ -168,13 +169,22 @@ class Portfolio:
         """Enter the plan that the caller gave to begin with.
 
         Raises `InputError`: it is no plan of the problem.
+        Raises `Exception`: that of the caller's objective; where `tolerant` it is noted instead.
         """
         try:
-            judgement = self.judge(self.problem, plan)
+            judgement = self.planning.judge(self.problem, plan)
         except InfeasibleError as error:
             self.leave_out(INCUMBENT, Outcome.DOES_NOT_FIT, str(error.what))
             self.nearest_miss = error.brief
             return
+        if self.objective is not None:
+            try:
+                judgement = valued(judgement, self.objective)
+            except Exception as error:  # ends its own row, as that of a planner's plan
+                if not self.tolerant:
+                    raise
+                self.leave_out(INCUMBENT, *_failure_note(INCUMBENT, error))
+                return
         self._enter(INCUMBENT, Proposal(plan), judgement, 0.0, relayed=False)
 
     def run(
@@ -204,7 +214,7 @@ class Portfolio:
             if reason is not None:
                 self.leave_out(name, Outcome.UNSUPPORTED, reason)
                 return False
-            proposal = proposal_of(planner(self.problem, context))
+            proposal = self._proposal(planner(self.problem, context), name)
             took_s = self._now_s() - began
             judgement = self.judge(self.problem, proposal.plan)
             self.judging_s = max(self.judging_s, self._now_s() - began - took_s)
@@ -229,6 +239,21 @@ class Portfolio:
         relayed = context.incumbent is not None
         self._enter(name, proposal, judgement, took_s, relayed=relayed)
         return proposal.interrupted
+
+    def _proposal(self, answer: Any, name: str) -> Proposal[Any]:
+        """A planner's answer.
+
+        Raises `InputError`: it is no plan of the wing.
+        """
+        proposal, kind = proposal_of(answer), self.wing.plan_type()
+        if not isinstance(proposal.plan, kind):
+            raise InputError(
+                f"must answer with a {kind.__name__}",
+                where=f"planner {name!r}",
+                by=f"got {described_value(proposal.plan)}",
+                hint="return a plan, or a Proposal with one",
+            )
+        return proposal
 
     def needs(self, planner: Planner, name: str) -> Needs | None:
         """What a planner estimates that it needs; ``None`` where that failed."""

@@ -1,0 +1,50 @@
+"""Planners over many problems: what is wrong with one of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from placewright.errors import InputError, UnknownNameError, UnsupportedError
+from placewright.operators.conformance import tiny
+from placewright.operators.plan import OperatorPlan
+from placewright.planning.benchmark import bench
+
+TWO = tiny([[2.0, 5.0], [4.0, 3.0]], [(0, 1.0, [1])], name="two")
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """A planner of a user's whose plan is too short."""
+
+    name: str = "short"
+
+    def unsupported_reason(self, problem: Any) -> str | None:
+        """Never one."""
+        return None
+
+    def __call__(self, problem: Any, context: Any) -> OperatorPlan:
+        """A device for the first operator."""
+        return OperatorPlan([0])
+
+
+def test_a_wrong_plan_ends_its_own_row() -> None:
+    """As all that a planner raises; the note says what is wrong."""
+    heft, short = bench([TWO], ["heft", Short()]).rows
+    assert (heft.solved, short.value) == (True, math.inf)
+    assert "placement has the wrong length" in short.note
+
+
+def test_a_wrong_choice_ends_everything() -> None:
+    """A planner or a parameter that does not exist, and what is no problem."""
+    for choice in ("heftt", "search(efort=1)", "auto(tolerans=0)"):
+        with pytest.raises(UnknownNameError, match="did you mean"):
+            bench([TWO], ["heft", choice])
+    with pytest.raises(InputError, match="there is no problem"):
+        bench([])
+    for wrong in ([3], ["x.json"], {"a": None}):
+        with pytest.raises(UnsupportedError, match="no wing takes"):
+            bench(wrong)
