@@ -59,6 +59,8 @@ def read(source: str | Path | Mapping[str, Any], *, problem: Any = None, **optio
     if problem is not None:
         wing_of(problem)  # before anything is read
     if isinstance(source, Mapping):
+        for key in options:
+            check_known("option", key, (), where="source")
         return _of_data(dict(source))
     form, path, query = _parts(source)
     if path.is_dir():
@@ -204,6 +206,8 @@ def query_options(form: Format, query: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in parse_qsl(query, keep_blank_values=True):
         check_known("option", key, known, where=where)
+        if known[key] in found:
+            raise InputError(f"{key} is given twice", where=where, hint="keep one of them")
         found[known[key]] = _parsed(known[key], value)
     return found
 

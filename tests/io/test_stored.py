@@ -31,9 +31,19 @@ def test_data_are_read_back_equal(tmp_path: Path, end: str) -> None:
     assert write_data(DATA, tmp_path / f"other.{end}").read_bytes() == path.read_bytes()
 
 
+@pytest.mark.parametrize("end", ["json", "yaml"])
+@pytest.mark.parametrize("name", ["a\x85b", "\x85", "\u2028", "\ufeffa", "a\rb", "ü", "\x1b", "😀"])
+def test_names_are_read_back_letter_by_letter(tmp_path: Path, end: str, name: str) -> None:
+    """Those too that YAML takes for breaks of lines."""
+    data = {"names": [name, f"{name} {name}"], name: {name: name}}
+    assert read_data(write_data(data, tmp_path / f"data.{end}"))[0] == data
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        ("a.json", b'{"a": 1, "b": {"c": 2, "c": 3}}', "the key 'c' is given twice"),
+        ("a.yaml", b"{a: 1, b: {c: 2, c: 3}}", "the key 'c' is given twice"),
         ("a.json.gz", b"{}", "cannot be read as gzip"),
         ("a.json.gz", gzip.compress(b"{}", mtime=0)[:-9], "cannot be read as gzip"),
         ("a.yaml.gz", gzip.compress(b"a: [1", mtime=0), "is not valid YAML"),

@@ -254,6 +254,23 @@ def test_tasks_are_a_thin_call_on_the_builder() -> None:
     assert problem.hash() == builder.build(links="free").hash()
 
 
+def sent(nbytes: Any) -> Any:
+    """A graph of networkx whose only edge has these bytes."""
+    graph = networkx.DiGraph()
+    for name, times in TIMES.items():
+        graph.add_node(name, **times)
+    graph.add_edge("a", "b", bytes=nbytes)
+    return graph
+
+
+def started() -> ProblemBuilder:
+    """A builder with two operators."""
+    builder = OperatorProblem.builder(["cpu", "gpu"])
+    for name, times in TIMES.items():
+        builder.add_operator(name, times)
+    return builder
+
+
 def test_a_graph_of_networkx_is_a_task_graph() -> None:
     """Attributes of nodes are seconds, one of each edge is bytes."""
     graph = networkx.DiGraph(name="two")
@@ -278,6 +295,15 @@ def test_a_graph_of_networkx_is_a_task_graph() -> None:
         (lambda: tasks(TIMES, {"ab": 1.0}), "edges"),  # type: ignore[dict-item]
         (lambda: from_networkx(networkx.Graph()), "must be a directed graph"),
         (lambda: from_networkx(networkx.DiGraph([("a", "b")])), "has no attribute 'bytes'"),
+        (lambda: from_networkx(sent("4e6")), r"'bytes' must be a number >= 0 \(got '4e6'\)"),
+        (lambda: from_networkx(sent(True)), "'bytes' must be a number"),
+        (lambda: from_networkx(sent(10**400)), "'bytes' must be a number"),
+        (lambda: from_networkx(networkx.DiGraph), "must be a directed graph"),
+        (lambda: from_networkx(sent(1.0), edges={}), "is what the graph has"),
+        (lambda: tasks(TIMES, {("a", "b"): 0.0}, latency_s=1.0), "is of no link"),
+        (lambda: tasks(TIMES, cluster="server-4gpu", latency_s=1.0), "is of no link"),
+        (lambda: tasks(TIMES, colocate=[["a", 1]]), "colocate"),  # type: ignore[list-item]
+        (lambda: started().colocate(["a", "b"]), "must be names of operators"),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_task_graphs_are_refused(call: Callable[[], Any], words: str) -> None:

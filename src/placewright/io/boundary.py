@@ -170,14 +170,14 @@ def unreadable(path: str | Path, error: OSError) -> InputError:
 def parse_json(text: str | bytes, *, where: str) -> Any:
     """JSON text as data; no number becomes infinity, no text is half of a character.
 
-    Raises `InputError`: it is none, or holds such a number or text.
+    Raises `InputError`: it is none, holds such a number or text, or a key twice.
     """
     try:
         text = text if isinstance(text, str) else text.decode()
         # Functions for numbers make parsing slow, so only text that may need them gets them.
         if not _RARE.search(text):
-            return json.loads(text)
-        made = json.loads(text, parse_float=_float, parse_int=_whole)
+            return json.loads(text, object_pairs_hook=_once)
+        made = json.loads(text, object_pairs_hook=_once, parse_float=_float, parse_int=_whole)
         json.dumps(made, ensure_ascii=False).encode()  # halves of surrogate pairs have no bytes
     except _TooLargeError as error:
         line = str(text)[: str(text).find(error.written)].count("\n") + 1
@@ -190,6 +190,16 @@ def parse_json(text: str | bytes, *, where: str) -> Any:
 
 _RARE = re.compile(r"[eE]\+?\d{3}|\d{19}|\\u[dD]")
 """Numbers that may be too large, and escaped surrogates."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The mapping of these pairs; of a key that is there twice one value would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice[:40]!r} is given twice")
+    return found
 
 
 class _TooLargeError(ValueError):

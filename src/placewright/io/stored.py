@@ -51,9 +51,15 @@ def write_data(data: dict[str, Any], path: str | Path) -> Path:
         import yaml
 
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+        if _READ_AS_BREAKS & set(text):
+            text = yaml.safe_dump(data, sort_keys=False, width=100)
     else:
         text = json.dumps(data, allow_nan=False) + "\n"
     return write_file(target, text)
+
+
+_READ_AS_BREAKS = {"\x85", "\u2028", "\u2029", "\ufeff"}
+"""Characters in names that YAML reads as other ones, unless they are written by their numbers."""
 
 
 def finite(value: float) -> float | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from placewright.errors import InputError, UnknownNameError, check_known, look_up
-from placewright.io.arguments import AnyNumber, Unlimited, checked
+from placewright.io.arguments import AnyNumber, Unlimited, checked, described_value
 from placewright.numerics.arrays import FloatArray, IntArray, check_names
 from placewright.operators.sizes import NO_VIEW, OF_RESIDENT
 
@@ -225,6 +225,10 @@ class ProblemBuilder:
     def colocate(self, *operators: str) -> None:
         """Keep operators on one device, and with them those that they are together with already."""
         where = f"{self.name}: colocate"
+        for name in operators:
+            if not isinstance(name, str):
+                by, hint = f"got {described_value(name)}", "give names one by one: colocate(*names)"
+                raise InputError("must be names of operators", where=where, by=by, hint=hint)
         roots = [self._root(self._operator(name, where)) for name in operators]
         for root in roots:
             self._group[root] = min(roots)

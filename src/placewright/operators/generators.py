@@ -24,7 +24,7 @@ def generate_tasks(
     size: Size,
     devices: Count = 4,
     *,
-    ccr: float = 1.0,
+    ccr: Annotated[float, Range(0, 1e300)] = 1.0,
     heterogeneity: Annotated[float, Range(0, 2)] = 1.0,
     links: Literal["free", "contended"] = "free",
     seed: int = 0,

@@ -50,3 +50,43 @@ def test_errors_name_the_file(tmp_path: Path, old: str, new: str, message: str) 
     with pytest.raises(InputError, match=message) as caught:
         placewright.read(f"dot:{path}")
     assert "g.dot" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("node [shape=box]", "node [cpu=1]", "a default of 'cpu' is not read"),
+        ("node [shape=box]", "edge [bytes=5]", "a default of 'bytes' is not read"),
+        ('[bytes="4e6"]', "[byte=4]", "did you mean 'bytes'"),
+        ('load -> "to the left"', "load -> {load}", "joins groups of nodes"),
+    ],
+)
+def test_what_would_be_left_out_is_refused(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    """Defaults, misspelt attributes and groups: bytes would silently be none."""
+    path = tmp_path / "g.dot"
+    path.write_text(TEXT.replace(old, new))
+    with pytest.raises(InputError, match=message):
+        placewright.read(f"dot:{path}")
+
+
+def test_a_graph_that_graphviz_has_laid_out_is_the_same(tmp_path: Path) -> None:
+    """Sizes that it writes are no devices, and what two lines say of a node is taken together."""
+    path = tmp_path / "g.dot"
+    path.write_text(TEXT)
+    plain = placewright.read(f"dot:{path}")
+    drawn = TEXT.replace("cpu=0.2, gpu=0.5", "height=0.5, width=0.75, penwidth=2, cpu=0.2")
+    drawn = drawn.replace("load ->", "load [gpu=0.5];\n  load ->").replace(
+        "bytes=", "weight=3, bytes="
+    )
+    path.write_text(drawn)
+    assert placewright.read(f"dot:{path}").hash() == plain.hash()
+
+
+def test_links_are_those_of_the_cluster_or_alike(tmp_path: Path) -> None:
+    """Not both: one would be left out."""
+    path = tmp_path / "g.dot"
+    path.write_text("digraph g { a [cpu=1]; }")
+    with pytest.raises(InputError, match="the cluster has its own links"):
+        placewright.read(f"dot:{path}", cluster="edge-duo", bandwidth_bytes=5.0)

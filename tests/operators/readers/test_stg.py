@@ -59,6 +59,8 @@ def test_communication_stands_behind_each_predecessor(tmp_path: Path) -> None:
         ("  1  4", "  1  -4", "fork.stg:3: must be numbers >= 0"),
         ("  3  2  2  1  2\n", "  3  2  2  1  9\n", "unknown operator 't9'"),
         ("  1  4  1  0\n", "  1  4  1  3\n", "cycle through operator 't1'"),
+        ("  1  4  1  0\n", "  1.5  4  1  0\n", "fork.stg:3: has no whole numbers of tasks"),
+        ("  1  4  1  0\n", "  1  4  1  0.5\n", "fork.stg:3: has no whole number of a task"),
     ],
 )
 def test_bad_files_are_refused(tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -66,3 +68,9 @@ def test_bad_files_are_refused(tmp_path: Path, old: str, new: str, words: str) -
     with pytest.raises(InputError, match=words) as error:
         read_stg(written(tmp_path, FORK.replace(old, new)))
     assert "fork.stg" in error.value.where
+
+
+def test_devices_are_those_of_the_cluster_or_alike(tmp_path: Path) -> None:
+    """Not both: one would be left out."""
+    with pytest.raises(InputError, match="the cluster has its own devices"):
+        read_stg(written(tmp_path, FORK), Cluster.preset("edge-duo"), devices=3)

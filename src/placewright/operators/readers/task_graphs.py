@@ -351,7 +351,7 @@ def read_stg(
     path: str | Path,
     cluster: Cluster | None = None,
     *,
-    devices: Devices = 2,
+    devices: Devices | None = None,
     bytes_per_unit: float = 1.0,
 ) -> OperatorProblem:
     """Read a task graph in the format of Tobita and Kasahara (doi 10.1002/jos.116).
@@ -365,7 +365,8 @@ def read_stg(
     cluster
         Times are divided by the speed of each device.
     devices
-        Without a cluster: so many devices alike, between which a unit takes one unit of time.
+        Without a cluster: so many devices alike, between which a unit takes one unit of time; 2 if
+        left out.
     bytes_per_unit
         Of communication.
 
@@ -374,7 +375,10 @@ def read_stg(
     InputError
         A line with too few or too many numbers, a task that is missing; names file and line.
     """
-    where, alike = str(path), [f"p{d}" for d in range(devices)]
+    if cluster is not None and devices is not None:
+        by, hint = f"got {devices} beside a cluster", "leave one of the two out"
+        raise InputError("the cluster has its own devices", where="devices", by=by, hint=hint)
+    where, alike = str(path), [f"p{d}" for d in range(devices or 2)]
     builder = OperatorProblem.builder(alike if cluster is None else cluster, stem(path))
     if cluster is None:
         builder.link_all(bandwidth=bytes_per_unit)
@@ -417,12 +421,18 @@ def _predecessors(
     for at, row in lines[1:]:
         rest = row[3:]
         parts = int(row[2]) if len(row) > 2 else -1
+        if any(x % 1 for x in (row[0], *row[2:3])):
+            by = f"got {row[0]:g}, {row[2] if len(row) > 2 else 0:g}"
+            raise InputError("has no whole numbers of tasks", where=at, by=by, hint=_LOOK)
         if len(rest) not in (parts, 2 * parts):
             by = f"{len(rest)} numbers after {max(parts, 0)} predecessors"
             raise InputError("has the wrong length", where=at, by=by, hint=_LOOK)
         units = rest[1::2] if len(rest) == 2 * parts else [0.0] * parts
         before = rest[::2] if len(rest) == 2 * parts else rest
         for source, size in zip(before, units, strict=True):
+            if source % 1:
+                by = f"got {source:g}"
+                raise InputError("has no whole number of a task", where=at, by=by, hint=_LOOK)
             yield (int(source), int(row[0])), size
 
 

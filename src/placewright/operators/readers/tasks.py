@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.errors import InputError, UnknownNameError
-from placewright.io.arguments import Unlimited, checked, described_value
+from placewright.errors import InputError, UnknownNameError, check_known
+from placewright.io.arguments import Range, Unlimited, checked, described_value
 from placewright.io.boundary import errors_in
 from placewright.io.stored import stem, stored_text
 from placewright.operators.builder import ProblemBuilder, Seconds
@@ -66,6 +68,10 @@ def tasks(
     if cluster is not None and bandwidth is not None:
         hint = "leave one of the two out"
         raise InputError("the cluster has its own links", where=f"{name}: bandwidth", hint=hint)
+    if latency_s and bandwidth is None:
+        hint = "give bandwidth too, math.inf where bytes take no time; a cluster has its own links"
+        by = f"got {latency_s} s"
+        raise InputError("is of no link", where=f"{name}: latency_s", by=by, hint=hint)
     devices = _devices(seconds, name) if cluster is None else _loaded(cluster)
     builder = OperatorProblem.builder(devices, name)
     if bandwidth is not None:
@@ -102,9 +108,13 @@ def from_networkx(
     InputError
         No directed graph, an attribute that is missing, or what `tasks` refuses.
     """
-    if not (hasattr(graph, "is_directed") and hasattr(graph, "edges") and graph.is_directed()):
+    made = hasattr(graph, "is_directed") and not isinstance(graph, type)
+    if not (made and hasattr(graph, "edges") and graph.is_directed()):
         by, hint = f"got {described_value(graph)}", "give a networkx.DiGraph"
         raise InputError("must be a directed graph", where="graph", by=by, hint=hint)
+    for key in ("seconds", "edges"):
+        if key in options:
+            raise InputError("is what the graph has", where=key, hint="set attributes of the graph")
     name = options.setdefault("name", str(graph.name or "graph"))
     seconds = {str(node): dict(found) for node, found in graph.nodes(data=True)}
     if len(seconds) < len(graph):
@@ -115,12 +125,16 @@ def from_networkx(
         seconds = {n: {k: v for k, v in row.items() if k in keys} for n, row in seconds.items()}
     edges: dict[tuple[str, str], float] = {}
     for source, target, size in graph.edges(data=nbytes):
+        where = f"{name}: edge {source!s} -> {target!s}"
         if size is None:
-            where = f"{name}: edge {source!s} -> {target!s}"
             hint = "name the attribute that holds bytes by nbytes="
             raise InputError(f"has no attribute {nbytes!r}", where=where, hint=hint)
+        real: Any = size if isinstance(size, Real) and not isinstance(size, bool) else math.nan
+        if real not in Range():
+            what, by = f"{nbytes!r} must be a number {Range()}", f"got {described_value(size)}"
+            raise InputError(what, where=where, by=by, hint="give bytes as a number")
         edge = str(source), str(target)
-        edges[edge] = edges.get(edge, 0.0) + size  # parallel edges are one tensor
+        edges[edge] = edges.get(edge, 0) + real  # parallel edges are one tensor
     return tasks(seconds, edges, cluster=cluster, **options)
 
 
@@ -131,8 +145,8 @@ def read_dot(
     """Read a directed graph in Graphviz's language.
 
     Nodes have an attribute for each device, or each kind of device of the cluster: seconds, as in
-    ``a [cpu=1.2, gpu=0.1]``. Edges have ``bytes``, by default none. Numbers with an exponent need
-    quotes. Read by pydot.
+    ``a [cpu=1.2, gpu=0.1]``. Edges have ``bytes``, by default none. Attributes that draw are
+    ignored. Numbers with an exponent need quotes. Read by pydot.
 
     Parameters
     ----------
@@ -162,30 +176,48 @@ def read_dot(
     seconds: dict[str, dict[str, float]] = {}
     for node in graph.get_nodes():
         name = _unquoted(node.get_name())
-        if name not in ("node", "edge", "graph"):
-            seconds[name] = _numbers(node, f"{where}: node {name!r}")
+        if node.get_name() in ("node", "edge"):
+            for key in _numbers(node, at := f"{where}: {name}"):
+                hint = f"write {key} at each {name}"
+                raise InputError(f"a default of {key!r} is not read", where=at, hint=hint)
+        elif node.get_name() != "graph":
+            seconds.setdefault(name, {}).update(_numbers(node, f"{where}: node {name!r}"))
     edges: dict[tuple[str, str], float] = {}
     for edge in graph.get_edges():
+        if not isinstance(edge.get_source(), str) or not isinstance(edge.get_destination(), str):
+            hint = "write an edge for each pair of nodes"
+            raise InputError("an edge joins groups of nodes", where=where, hint=hint)
         ends = _unquoted(edge.get_source()), _unquoted(edge.get_destination())
-        sent = _numbers(edge, f"{where}: edge {ends[0]} -> {ends[1]}").get("bytes", 0.0)
-        edges[ends] = edges.get(ends, 0.0) + sent  # parallel edges are one tensor
+        at = f"{where}: edge {ends[0]} -> {ends[1]}"
+        found = _numbers(edge, at)
+        for key in found:
+            check_known("attribute", key, ("bytes",), where=at)
+        edges[ends] = edges.get(ends, 0.0) + found.get("bytes", 0.0)  # parallel: one tensor
     if cluster is not None:
         keys = OperatorProblem.builder(cluster).keys
         seconds = {n: {k: v for k, v in row.items() if k in keys} for n, row in seconds.items()}
-    bandwidth = bandwidth_bytes if cluster is None else None
+    bandwidth = None if cluster is not None and bandwidth_bytes == math.inf else bandwidth_bytes
     with errors_in(where):
         return tasks(seconds, edges, cluster=cluster, bandwidth=bandwidth, name=stem(path))
 
 
-_DRAWN = ("label", "shape", "style", "color", "fillcolor", "fontcolor", "pos", "tooltip")
-"""Attributes that say how a node is drawn."""
+_DRAWN = re.compile(
+    r"(head|tail|edge|label)?(URL|href|target|tooltip)|(head|tail)(clip|label|port|_lp)"
+    r"|label(angle|distance|float|fontcolor|fontname|fontsize|loc)?|arrow(head|size|tail)"
+    r"|(fill|font)?color|colorscheme|font(name|size)|image(pos|scale)?|same(head|tail)"
+    r"|bb|class|comment|constraint|decorate|dir|distortion|fixedsize|gradientangle|group|height"
+    r"|id|layer|len|lhead|lp|ltail|margin|minlen|nojustify|ordering|orientation|penwidth"
+    r"|peripheries|pos|radius|rects|regular|root|samplepoints|shape|shapefile|showboxes|sides"
+    r"|skew|sortv|style|vertices|weight|width|xlabel|xlp"
+)
+"""Attributes that say how a node or an edge is drawn: Graphviz writes some to each."""
 
 
 def _numbers(part: Any, where: str) -> dict[str, float]:
     """The attributes of a node or an edge that say more than how it is drawn."""
     found = {}
     for key, value in part.get_attributes().items():
-        if key in _DRAWN:
+        if _DRAWN.fullmatch(_unquoted(key)):
             continue
         try:
             found[_unquoted(key)] = float(_unquoted(value))
@@ -198,7 +230,8 @@ def _numbers(part: Any, where: str) -> dict[str, float]:
 
 def _unquoted(given: Any) -> str:
     text = str(given)
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
+    quoted = len(text) > 1 and text[0] == text[-1] == '"'
+    return text[1:-1].replace('\\"', '"') if quoted else text
 
 
 def _loaded(cluster: Cluster | str) -> Cluster:
