@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -244,6 +245,32 @@ def test_a_batch_that_cannot_be_taken_ends_the_stream_after_those_before_it(
         assert all(torch.equal(y, model(x)) for x, y in zip(good, found, strict=True))
         assert torch.equal(placed(good[1]), model(good[1]))
         assert placed.workers.up is session
+
+
+def test_threads_with_several_plans_take_turns_or_are_refused(placed: PlacedModel) -> None:
+    """Calls of two placed models on the same workers all come back right; one stream does, too."""
+    model, batches = placed.workload.source.model, [torch.randn(4, 8) for _ in range(5)]
+    operators = len(placed.workload.graph.operators)
+    other = placed.with_plan(OperatorPlan(np.zeros(operators, dtype=np.int64)))
+
+    def called(which: PlacedModel) -> list[torch.Tensor]:
+        return [which(batch) for batch in batches]
+
+    def streamed(which: PlacedModel) -> list[torch.Tensor]:
+        try:
+            return list(which.stream(batches))
+        except InputError:  # the workers are executing a stream
+            return []
+
+    expected = [model(batch) for batch in batches]
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(called, [placed, other] * 2):
+            assert all(map(torch.equal, found, expected))
+        delivered = [each for each in pool.map(streamed, [placed, other] * 2) if each]
+    assert delivered
+    for each in delivered:
+        assert all(map(torch.equal, each, expected))
+    assert all(map(torch.equal, called(other), expected))
 
 
 def test_a_model_closed_in_mid_stream_says_so(placed: PlacedModel) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -50,7 +49,6 @@ class LoadedModel:
         self._trained: Scratch | None = None
         # Calls that have changed a buffer since it was set: its state is the workers' alone.
         self._advanced: dict[str, int] = {}
-        self._one_call = threading.Lock()
 
     @property
     def calls(self) -> Calls:
@@ -72,7 +70,7 @@ class LoadedModel:
         """What the model returns for these arguments; threads of the caller take turns."""
         from placewright.capturing.program_calls import random_state, set_random_state
 
-        with self._one_call:
+        with self.workers.turn:
             calls = self.calls
             self.follow_weights()
             form = calls.form(arguments := calls.arguments(args, keywords))
@@ -119,14 +117,15 @@ class LoadedModel:
 
         Those in files are looked at before workers start: others may have been saved meanwhile.
         """
-        self.workers.refuse_while_streaming()  # whose samples have the weights from before
-        self._refuse_while_training()
-        changes = [guards.follow() for guards in self._guards()]
-        model = any(bool(change.weights) for change in changes)
-        changed = self.workload.refreshed(files=self.workers.up is None, model=model)
-        if changed is not self.workload:
-            self.workload, self._advanced = changed, {}
-            self.workers.dismiss()
+        with self.workers.turn:
+            self.workers.refuse_while_streaming()  # whose samples have the weights from before
+            self._refuse_while_training()
+            changes = [guards.follow() for guards in self._guards()]
+            model = any(bool(change.weights) for change in changes)
+            changed = self.workload.refreshed(files=self.workers.up is None, model=model)
+            if changed is not self.workload:
+                self.workload, self._advanced = changed, {}
+                self.workers.dismiss()
 
     def _refuse_while_training(self) -> None:
         """Raise if a trainer has the weights that a call would have to compute with.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -130,7 +130,7 @@ class PlacedStream:
         cluster, load = self.workload.cluster, self.workload
         whole = self.names == cluster.device_names
         opening: AbstractContextManager[Session] = (
-            self.workers.session(load)
+            self.workers.session(load, streamed=True)
             if whole
             else Session(load.graph, cluster.part(self.names), load.values, self.workers.engine)
         )
@@ -156,7 +156,9 @@ class PlacedStream:
                 seed=self.seed + self._delivered,
                 expected_s=expected.period_s,
             )
-            with stream:
+            with ExitStack() as up:
+                with self.workers.turn:  # from here on the stream refuses others
+                    up.enter_context(stream)
                 yield from self._through(stream, form, source)
 
     def _refuse_restart(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from statistics import median
+from threading import RLock
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -85,6 +86,8 @@ class ModelWorkers:
             raise UnknownNameError("engine", str(engine), ENGINES, where="engine")
         self.cluster, self._emulate = cluster, emulate
         self.training: Callable[[], AdaptiveRun | None] = lambda: None
+        # Of who gives orders: threads of the caller take turns, also with several placed models.
+        self.turn = RLock()
         self._local = engine == "local"
         self._held = _Held(
             open_engine(engine, cluster, emulate=emulate, together=together)
@@ -135,25 +138,33 @@ class ModelWorkers:
         return ModelWorkers(engine, self.cluster, emulate=self._emulate)
 
     @contextmanager
-    def session(self, load: Workload) -> Iterator[Session]:
+    def session(self, load: Workload, *, streamed: bool = False) -> Iterator[Session]:
         """A session with a model on the whole cluster, the same one for every caller.
 
-        An exception in the block ends its workers, and the next caller gets others.
+        An exception in the block ends its workers, and the next caller gets others. Other threads
+        wait for the end of the block.
 
+        `streamed`: for a stream, which refuses others while it is open: they do not wait for it.
         Raises `InputError`: the workers are executing a stream, which goes on.
         """
         from placewright.runtime.session import Session
 
-        self.refuse_while_streaming()
-        engine, held = self.engine, self._held
-        if held.session is None:
-            held.state = load.values
-            held.session = Session(load.graph, self.cluster, held.state, engine).__enter__()
-        try:
-            yield held.session
-        except BaseException as error:
-            held.end_session(error)
-            raise
+        with ExitStack() as turn:
+            turn.enter_context(self.turn)
+            self.refuse_while_streaming()
+            engine, held = self.engine, self._held
+            if held.session is None:
+                held.state = load.values
+                held.session = Session(load.graph, self.cluster, held.state, engine).__enter__()
+            session = held.session
+            if streamed:
+                turn.close()
+            try:
+                yield session
+            except BaseException as error:
+                if held.session is session:
+                    held.end_session(error)
+                raise
 
     def refuse_while_streaming(self) -> None:
         """Raise if the session that is up executes a stream.
@@ -192,15 +203,16 @@ class ModelWorkers:
         """
         from placewright.runtime.session import Session
 
-        self.refuse_while_streaming()
-        engine, held = self.engine, self._held
-        session = held.session if held.starts_from(state) else None
-        if session is not None and cluster.device_names == self.cluster.device_names:
-            # Taken out first: the caller ends it now, and a `close` here must not.
-            held.session = None
-            return nullcontext(session)
-        held.end_session()
-        return Session(graph, cluster, state, engine)
+        with self.turn:
+            self.refuse_while_streaming()
+            engine, held = self.engine, self._held
+            session = held.session if held.starts_from(state) else None
+            if session is not None and cluster.device_names == self.cluster.device_names:
+                # Taken out first: the caller ends it now, and a `close` here must not.
+                held.session = None
+                return nullcontext(session)
+            held.end_session()
+            return Session(graph, cluster, state, engine)
 
     def close(self) -> None:
         """End the workers and close the engine; twice is fine."""
