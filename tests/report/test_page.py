@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,3 +39,11 @@ def test_ticks_lie_in_their_range(low: float, width: float) -> None:
     found = ticks(low + width, 6, low=low)
     assert 1 <= len(found) <= 14
     assert all(low - 1e-5 * width <= t <= low + width * 1.001 + 1e-3 for t in found)
+
+
+@pytest.mark.parametrize("top", [5e-324, 1e-323, 2.3e-308, 0.0, -1.0, math.inf, math.nan, 1e308])
+def test_ticks_of_numbers_at_the_ends_of_floats(top: float) -> None:
+    """The lower end alone where nothing is round; never an error."""
+    found = ticks(top, 8)
+    assert found[0] == 0.0
+    assert len(found) == 1 or found[-1] <= top

@@ -205,11 +205,14 @@ def number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if math.isfinite(value) else "0"
 
 
+_TINY = 1e-300
+
+
 def ticks(top: float, count: int = 6, low: float = 0.0) -> list[float]:
     """About `count` round values from `low` to `top`."""
-    if not low < top < math.inf:
-        return [low]
     rough = (top - low) / count
+    if not _TINY < rough < math.inf:  # of parts of the smallest numbers nothing is round
+        return [low]
     power = 10 ** math.floor(math.log10(rough))
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= rough * 0.999)
     first = math.ceil(low / step - 1e-6)
