@@ -219,3 +219,11 @@ def test_an_objective_that_fails_on_the_given_plan_ends_its_row(found: Any) -> N
     assert result.candidates["only:dev1"].fits
     with pytest.raises(InputError, match="objective: must return a number"):
         solve(TWO, "heft", incumbent=given, objective=objective)
+
+
+def test_an_objective_that_finds_every_plan_useless_is_named() -> None:
+    """Not the planners, which have taken the problem."""
+    for planner in ("heft", "auto"):
+        with pytest.raises(InfeasibleError, match=r"no plan has a finite value.*heft") as error:
+            solve(TWO, planner, objective=lambda judgement: math.inf)
+        assert "objective" in error.value.hint

@@ -472,6 +472,14 @@ class Portfolio:
                 by=self.nearest_miss,
                 hint="raise a memory limit, add a device, or try --planner auto with more time",
             )
+        useless = [c.planner for c in self.tried if c.outcome is Outcome.FITS]
+        if useless:
+            return InfeasibleError(
+                "no plan has a finite value",
+                where=where,
+                by=f"those of {', '.join(useless)}",
+                hint="let the objective tell plans apart: math.inf is for useless ones",
+            )
         why = "; ".join(f"{c.planner}: {c.note}" for c in self.tried)
         return UnsupportedError("no planner takes this problem", where=where, by=why)
 
