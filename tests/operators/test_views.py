@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from placewright.adapt.timeline import Timeline
 from placewright.graph.graph import Graph, Operator
 from placewright.measurement import MachineLoad, Measurement
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.streaming.prediction import DEALT
-from placewright.operators.views import explored, fragment, saved_page, stream_trace
+from placewright.operators.views import explored, fragment, run_table, saved_page, stream_trace
 from placewright.operators.views import page as view
 from placewright.planning.candidates import Candidates, Outcome, Status
 from placewright.planning.solving import FixedPlan, solve
@@ -240,6 +241,13 @@ def test_a_measured_stream_stands_beside_its_period_not_its_load() -> None:
         "busiest device or link": seconds(result.value),
     }
     assert {name: value for name, value in found if name in expected} == expected
+
+
+def test_a_run_that_had_no_step_left_has_no_step_time() -> None:
+    """It went on after the last one."""
+    result = result_of(chain())
+    shown = run_table(result, beside(result, 1.0, 1.1), Timeline(first_step=8)).splitlines()
+    assert shown[-2:] == ["nothing happened", "0 steps done"]
 
 
 def test_a_notebook_gets_a_fragment() -> None:

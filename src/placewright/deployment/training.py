@@ -395,7 +395,8 @@ def check_steps(run: AdaptiveRun, workload: Workload, monitor: Monitor) -> None:
     The answer is in the run's ``timeline.check``; the run is closed.
     """
     if run.session is None or not run.done:
-        monitor.note("not compared with eager PyTorch: the run was broken off")
+        all_done = f"all {run.done} steps were done before" if run.done >= run.steps else ""
+        monitor.note(f"not compared with eager PyTorch: {all_done or 'the run was broken off'}")
         return
     with monitor.meter(f"repeating {run.done} steps in eager PyTorch"):
         run.timeline.check = check_run(run, workload.source)

@@ -89,7 +89,9 @@ def stream_text(result: Result, found: StreamMeasurement) -> str:
 
 def _run_lines(run: Timeline) -> list[str]:
     """Every event of an adaptive run, and the step time at its end."""
-    last = f"{len(run.step_s)} steps done, the last {seconds(run.typical_s(5))} each"
+    last = f"{len(run.step_s)} steps done"
+    if run.step_s:  # else the run that it continues had done them all
+        last += f", the last {seconds(run.typical_s(5))} each"
     check = [] if run.check is None else [str(run.check)]
     return ["", "the run", *(event_lines(run.events) or ["nothing happened"]), last, *check]
 
