@@ -107,11 +107,7 @@ def _by_element() -> Iterator[torch._ops.OpOverload]:
 
 
 NUMBERS = {"number": 0.5, "float": 0.5, "bool": False}
-LAYOUTS = (
-    torch.randn(2, 6, 4),
-    torch.randn(2, 4, 6).transpose(1, 2),
-    torch.randn(6, 2, 4).transpose(0, 1),
-)
+LAYOUTS = torch.randn(2, 6, 4), torch.randn(2, 4, 6).transpose(1, 2)
 
 
 def test_strides_are_those_of_the_kernels() -> None:

@@ -237,7 +237,10 @@ OTHERS: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 1,
         "use_mamba_kernels": False,
     },
-    "deepseek_v4": SIZES,  # four streams of activations
+    "deepseek_v4": SIZES  # four streams of activations
+    | {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    | {"head_dim": 16, "qk_rope_head_dim": 8, "q_lora_rank": 16, "o_groups": 2, "o_lora_rank": 8}
+    | {"index_n_heads": 2, "index_head_dim": 16, "index_topk": 8},
     "llama4_text": SIZES | {"head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 48},
 }
 
