@@ -53,10 +53,8 @@ def test_the_verbs_are_those_of_the_design() -> None:
         *(f"operators {v}" for v in ("export", "train")),
         *(f"samples {v}" for v in ("plan", "compare", "simulate", "explain", "run", "generate")),
         *(f"layers {v}" for v in ("plan", "compare", "simulate", "explain", "run")),
-        *(
-            f"requests {v}"
-            for v in ("plan", "compare", "simulate", "explain", "serve", "profile", "run")
-        ),
+        *(f"requests {v}" for v in ("plan", "compare", "simulate", "explain", "run")),
+        *(f"requests {v}" for v in ("serve", "profile", "evaluate")),
         *(f"testbed {v}" for v in ("up", "down", "status", "set", "selftest", "exec")),
     }
 
