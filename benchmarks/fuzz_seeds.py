@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from harness import onnx_model
 
 Files = Mapping[str, bytes]
@@ -455,8 +457,12 @@ OPEN = ("(float[rows, 4] x) => (float[rows, 4] y)", "y = Relu (x)")
 
 def _models(folder: Path) -> list[Reader]:
     from placewright.capturing.files.onnx_graph import capture_onnx
-    from placewright.requests.serving.families import read_family
+    from placewright.requests.serving.accuracy import read_rows
+    from placewright.requests.serving.families import Variant, make_family, read_family
 
+    served = make_family("f", [Variant("v", 0.9, onnx_model(*OPEN))])
+    rows = io.BytesIO()
+    np.savez_compressed(rows, x=np.ones((3, 4), np.float32), labels=np.arange(3))
     variants = {"small": {"file": "m.onnx", "accuracy": 0.9}}
     family = {"name": "f", "random": True, "variants": variants}
     found = [
@@ -465,6 +471,7 @@ def _models(folder: Path) -> list[Reader]:
             lambda path: capture_onnx(Path(path)),
             [_onnx(), _onnx(beside=True), _onnx(functions=True)],
         ),
+        Reader("rows", lambda path: read_rows(path, served), [{"file.npz": rows.getvalue()}]),
         Reader("family", read_family, [{**_yaml(family), "m.onnx": onnx_model(*OPEN)}]),
     ]
     with contextlib.suppress(ImportError):

@@ -22,8 +22,8 @@ A program gives the shape and dtype of every value before it runs, and receivers
 
 - ``_grouped_mm`` takes every dtype; PyTorch's rule admits bfloat16 alone (experts in float32).
 - The gradient of a layer normalisation's input is row-major.
-- Gradients of losses and activations, and others that go by element, have the strides of the first
-  tensor that they read.
+- Gradients of activations, and others that go by element, have the strides of the first tensor that
+  they read; gradients of losses are row-major, but for that of the binary cross entropy.
 - Normalisation of a bfloat16 input with float32 parameters, as under autocast, keeps its
   statistics in float32 and gives the input a gradient of the input's dtype; PyTorch's rules say
   otherwise.

@@ -122,6 +122,13 @@ def test_strings_and_models_of_tensorflow_are_refused(tmp_path: Path) -> None:
         capture_openvino(f"openvino:{tmp_path / 'graph.pb'}")
 
 
+def test_inputs_of_any_type_are_refused() -> None:
+    """NumPy has none for them, and OpenVINO an error of its own."""
+    x = ops.parameter([2], ov.Type.dynamic, name="x")
+    with pytest.raises(UnsupportedError, match=r"input 'x'.*any type of numbers"):
+        graph_of(ov.Model([ops.result(ops.relu(x))], [x], "m"), "m", "m")
+
+
 def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
     """Bytes that are not UTF-8, and half of a surrogate pair as a character reference."""
     x = ops.parameter([2, 3], np.float32, name="x")

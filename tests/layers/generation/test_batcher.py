@@ -118,7 +118,7 @@ def step(user: int, tokens: int = 1, rows: int = 1) -> Step:
     """Of a user."""
     ids = np.full((rows, tokens), user)
     tensors = {"input_ids": ids, "position_ids": ids, "attention_mask": ids > 0}
-    return Step(user, tensors, {}, lambda: tensors, lambda: tensors)
+    return Step(user, tensors, {}, lambda anew: tensors)
 
 
 def batcher(group: Any) -> Batcher:

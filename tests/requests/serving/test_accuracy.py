@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,8 @@ def test_a_file_of_anything_is_refused(tmp_path: Path) -> None:
     """No archive, a folder, none."""
     family = make_family("rank", [Variant("same", 0.5, SAME)])
     (tmp_path / "rows.npz").write_bytes(b"PK\x03\x04 nothing")
-    for path in (tmp_path / "rows.npz", tmp_path, tmp_path / "none.npz"):
+    os.mkfifo(tmp_path / "pipe.npz")  # to open it would wait for ever
+    for path in (tmp_path / "rows.npz", tmp_path / "pipe.npz", tmp_path, tmp_path / "none.npz"):
         with pytest.raises(InputError):
             read_rows(path, family)
 
@@ -145,9 +147,7 @@ def test_the_file_of_a_family_gets_what_was_measured(tmp_path: Path) -> None:
     assert told.exit_code == 0, told.output
     found = json.loads(told.stdout)
     assert [(each["stated"], each["measured"]) for each in found] == [(0.5, 0.75), (0.75, 0.5)]
-    assert path.read_text() == FILE.replace("0.75", "0.5 ").replace("0.5}", "0.75}").replace(
-        "0.5 ", "0.5"
-    )
+    assert path.read_text() == FILE.replace("0.75", "0.5000").replace("0.5}", "0.7500}")
     assert [each.accuracy for each in read_family(path).variants] == [0.75, 0.5]
 
 
@@ -157,3 +157,14 @@ def test_json_files_of_families_are_updated_too(tmp_path: Path) -> None:
     path.write_text(json.dumps({"name": "r", "variants": {"v": {"file": "a", "accuracy": 1}}}))
     state_accuracies(path, [VariantAccuracy("v", 1, 1.0, 1, 3)])
     assert json.loads(path.read_text())["variants"]["v"]["accuracy"] == 0.3333
+
+
+def test_an_accuracy_that_several_variants_share_is_not_changed(tmp_path: Path) -> None:
+    """By an anchor of YAML: one would get what was measured of another."""
+    path = tmp_path / "rank.yaml"
+    text = "name: r\nvariants:\n  a: &v {file: a, accuracy: 0.5}\n  b: *v\n"
+    path.write_text(text)
+    found = [VariantAccuracy(name, 1, 0.5, right, 3) for name, right in (("a", 1), ("b", 2))]
+    with pytest.raises(InputError, match=r"variants\.b: does not state the accuracy"):
+        state_accuracies(path, found)
+    assert path.read_text() == text

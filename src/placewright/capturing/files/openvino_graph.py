@@ -340,7 +340,15 @@ def _dtype(port: Any) -> str:
 
 def _input(port: Any) -> InputSpec:
     name = port.get_any_name() if port.get_names() else port.get_node().get_friendly_name()
-    return InputSpec(name, _shape(port), np.dtype(port.get_element_type().to_dtype()))
+    kind = port.get_element_type()
+    if kind.is_dynamic():
+        raise UnsupportedError(
+            "an input takes any type of numbers, so that nothing is known of what is computed",
+            where=f"input {name!r:.100}",
+            by=str(kind.get_type_name()),
+            hint="convert the model with the types of its inputs",
+        )
+    return InputSpec(name, _shape(port), np.dtype(kind.to_dtype()))
 
 
 def _operator(node: Any, constant: set[str], groups: dict[str, str]) -> Operator:

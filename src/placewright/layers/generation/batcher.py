@@ -75,9 +75,8 @@ class Step(Waiting):
     tensors
         Of the new tokens.
     behind
-        Those, or all tokens, where the workers have no caches of the others.
-    anew
-        All tokens: what to compute where a step together with others has failed.
+        Those, or all tokens: where the workers have no caches of the others, or, as its argument
+        says, are not to use them.
 
     Attributes
     ----------
@@ -92,13 +91,12 @@ class Step(Waiting):
         user: int,
         tensors: Arrays,
         options: Mapping[str, int],
-        behind: Callable[[], Arrays],
-        anew: Callable[[], Arrays],
+        behind: Callable[[bool], Arrays],
     ) -> None:
         super().__init__("compute")
         self.user, self.tensors, self.options = user, tensors, options
         self.placement: int | None = None
-        self._behind, self._anew = behind, anew
+        self._behind, self._anew = behind, False
         self.rows, count = tensors["input_ids"].shape
         self.prompt = count > 1
         mask, positions = tensors.get("attention_mask"), tensors.get("position_ids")
@@ -112,17 +110,17 @@ class Step(Waiting):
     @property
     def joins(self) -> bool:
         """Whether it can be computed together with those of other users."""
-        return self._joins and self._behind() is self.tensors
+        return self._joins and not self._anew and self._behind(False) is self.tensors
 
     def begin_anew(self) -> None:
         """Compute all tokens so far, alone: caches are not what they should be."""
-        self._behind, self._joins, self.options = self._anew, False, {**self.options, "anew": 1}
+        self._anew, self.options = True, {**self.options, "anew": 1}
 
     def order(self) -> tuple[Any, ...]:
         """See `Waiting.order`."""
         if self.joins:
             return _joined([self])
-        return (self.user,), (self.rows,), dict(self._behind()), dict(self.options)
+        return (self.user,), (self.rows,), dict(self._behind(self._anew)), dict(self.options)
 
 
 def _joined(steps: Sequence[Step]) -> tuple[Any, ...]:

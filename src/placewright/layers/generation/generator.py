@@ -373,11 +373,11 @@ class Generator:
         """Behind some new tokens of a user."""
         cache.inputs.add(tensors)
 
-        def behind() -> Arrays:
-            kept = cache.placement in (None, self._batcher.placement)
+        def behind(anew: bool) -> Arrays:
+            kept = not anew and cache.placement in (None, self._batcher.placement)
             return tensors if kept else cache.inputs.arrays
 
-        step = Step(cache.user, tensors, numbers, behind, lambda: cache.inputs.arrays)
+        step = Step(cache.user, tensors, numbers, behind)
         (logits,) = self._batcher.answers(step)
         cache.placement = step.placement
         cache.length += tensors["input_ids"].shape[1]
@@ -389,7 +389,7 @@ class Generator:
 
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         tensors = _arrays({"input_ids": input_ids, "attention_mask": mask})
-        step = Step(next(self._users), tensors, {"encoder": 1}, lambda: tensors, lambda: tensors)
+        step = Step(next(self._users), tensors, {"encoder": 1}, lambda anew: tensors)
         (found,) = self._batcher.answers(step)
         return BaseModelOutput(last_hidden_state=torch.from_numpy(np.require(found, None, "W")))
 

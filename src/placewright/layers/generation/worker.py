@@ -185,7 +185,6 @@ class StageWorker(WorkerProgram):
                 continue
             passed = _activations(each, tensors["input_ids"].shape)
             hidden = self._received(each, passed)
-            found = None
             try:
                 found = self._computed(each, users, rows, hidden, _inputs(each, tensors, options))
                 if each.order.following is None:

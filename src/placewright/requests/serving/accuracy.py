@@ -7,6 +7,7 @@ lengths are several files. Each row is computed by itself, as a request of one r
 
 from __future__ import annotations
 
+import io
 import math
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ import numpy as np
 import yaml
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.io.boundary import check_regular, unreadable
+from placewright.io.boundary import read_bytes
 from placewright.io.stored import read_data, stored_text, write_file
 from placewright.requests.serving.families import Family, Variant
 from placewright.requests.serving.models import ServedModel, open_model, reason
@@ -133,20 +134,20 @@ def read_rows(path: str | Path, family: Family, labels: str | None = LABELS) -> 
 def _arrays(path: str | Path) -> dict[str, Array]:
     """Those of an ``.npz``, which may be anybody's."""
     hint = "write it with numpy.savez(file, NAME=array, labels=array); text as arrays of strings"
+    file = io.BytesIO(read_bytes(path, MOST_BYTES))
     try:
-        with Path(path).open("rb") as file:
-            check_regular(Path(path).stat(), path)
-            size = sum(each.file_size for each in zipfile.ZipFile(file).infolist())
+        with zipfile.ZipFile(file) as archive:
+            size = sum(each.file_size for each in archive.infolist())
             if size > MOST_BYTES:
                 by = f"{size} bytes, at most {MOST_BYTES}"
                 raise InputError("is too large", where=str(path), by=by, hint="give fewer rows")
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as found:
-                return {name: np.asarray(found[name]) for name in found.files}
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except (ValueError, zipfile.BadZipFile, EOFError, MemoryError, NotImplementedError) as error:
-        by = str(error)[:200]
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as found:
+            return {name: np.asarray(found[name]) for name in found.files}
+    except InputError:
+        raise
+    except Exception as error:  # whatever NumPy, zlib and the reader of archives raise
+        by = f"{type(error).__name__}: {error}"[:200]
         raise InputError("is no file of arrays", where=str(path), by=by, hint=hint) from None
 
 
@@ -319,14 +320,19 @@ def state_accuracies(path: str | Path, found: Sequence[VariantAccuracy]) -> Path
     Raises `InputError`: it is no file of this family.
     """
     read_data(path)  # what is no such file is refused with its line
-    text, changes = stored_text(path), list[tuple[int, int, str]]()
+    text, changes = stored_text(path), dict[tuple[int, int], str]()
     variants = _entry(yaml.compose(text, Loader=yaml.SafeLoader), "variants")
     for each in found:
         node = _entry(_entry(variants, each.name), "accuracy")
-        if node is None:
-            raise UnknownNameError("variant", each.name, (), where=str(path))
-        changes.append((node.start_mark.index, node.end_mark.index, f"{each.measured:.4g}"))
-    for start, end, value in sorted(changes, reverse=True):
+        if node is None or (place := (node.start_mark.index, node.end_mark.index)) in changes:
+            raise InputError(
+                "does not state the accuracy of each variant by itself",
+                where=f"{path}: variants.{each.name}",
+                by=f"measured {each.measured:.4f}",
+                hint="write accuracy: there, without an anchor of YAML",
+            )
+        changes[place] = f"{each.measured:.4f}"
+    for (start, end), value in sorted(changes.items(), reverse=True):
         text = text[:start] + value + text[end:]
     return write_file(path, text)
 
