@@ -1,11 +1,7 @@
 """List scheduling by insertion, from a problem to a plan: the engine of HEFT, CPOP, PEFT and CEFT.
 
-Every device has a timeline of busy slots sorted by time; where transfers wait for each other, so
-has every channel. A gap is searched from the first slot that ends after the operator is ready,
-between any two slots and before the first::
-
-    row of a Timeline, size = 3    start_s |  0   4   9 | unused ...
-                                   end_s   |  2   7  12 | unused ...      gaps: 2-4, 7-9, from 12
+Every device has a row of busy slots, and where transfers wait for each other, so has every channel
+(`placewright.operators.planners.lists.timelines`).
 """
 
 from __future__ import annotations
@@ -27,6 +23,14 @@ from placewright.numerics.njit import njit_cached, njit_internal, njit_no_refcou
 from placewright.operators.costs import Costs, Groups, groups_of, kernel_costs, linked, move_time
 from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import Dispatch, OperatorPlan
+from placewright.operators.planners.lists.timelines import (
+    Timelines,
+    gap,
+    insert,
+    insert_joined,
+    remove,
+    timelines,
+)
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.queues import pop, push
 
@@ -54,27 +58,20 @@ class Rules(NamedTuple):
     forced: IntArray
 
 
-class DeviceTimeline(NamedTuple):
-    """Busy slots by time, a row per device or channel; the first `size` columns are in use."""
-
-    start_s: FloatArray
-    end_s: FloatArray
-    size: IntArray
-
-
+@by_reference
 class Sending(NamedTuple):
     """Tensors that an operator still needs on the device that is tried (`count` of them).
 
     Attributes
     ----------
-    tensor, slot, until_s
-        By transfer: the tensor, its slot on its channel (-1 without a link), when it arrives.
+    tensor, from_s, until_s
+        By transfer: the tensor, when it is sent (``inf`` without a link) and when it arrives.
     arrived_s
         Shape (t, m): when a tensor that was sent to a device is there, ``inf`` if it was not sent.
     """
 
     tensor: IntArray
-    slot: IntArray
+    from_s: FloatArray
     until_s: FloatArray
     arrived_s: FloatArray
 
@@ -130,8 +127,14 @@ def list_schedule(
     compiles a version without any branch on `channels`, which takes 40 % less time.
     Returns `place`, `start_s`, `end_s`, shape (n,); -1 in `place` where no device can be reached.
     """
+    n, m = c.compute_s.shape
+    busy, sending, booked = timelines(m, n), None, None
+    if channels is not None:
+        # Each tensor once to a device, and those of one operator while a device is tried.
+        sending = _nothing_sent(c)
+        booked = timelines(channels, len(c.in_tensors) + len(sending.tensor))
     with stop_flag(deadline_s) as stop:
-        place, start_s, end_s = _list_schedule(c, r, sequence, ahead_s, channels, stop)
+        place, start_s, end_s = _list_schedule(c, r, sequence, ahead_s, busy, booked, sending, stop)
     if stop[0] and place.min() < 0:
         raise OutOfTimeError("time limit reached", by=f"{(place < 0).sum()} operators are left")
     return place, start_s, end_s
@@ -143,7 +146,9 @@ def _list_schedule(
     r: Rules,
     sequence: IntArray,
     ahead_s: FloatArray,
-    channels: int | None,
+    busy: Timelines,
+    booked: Timelines | None,
+    sending: Sending | None,
     stop: BoolArray,
 ) -> tuple[IntArray, FloatArray, FloatArray]:
     """As `list_schedule`, up to the operator at which `stop` is set."""
@@ -152,59 +157,46 @@ def _list_schedule(
     start_s, end_s = np.zeros(n), np.zeros(n)
     chosen, used = np.full(len(r.group_bytes), -1), np.zeros(m)
     open_ = np.empty(m, dtype=np.bool_)
-    busy = DeviceTimeline(np.empty((m, 64)), np.empty((m, 64)), np.zeros(m, dtype=np.int64))
     # Where something takes no time, touching slots must stay apart: it may fit between them.
     joined = c.compute_s.min() > 0
-    if channels is not None:
-        most = _most_inputs(c)
-        sent = _nothing_sent(c, most)
-        shape = (channels, 64 + most)
-        channel_times = DeviceTimeline(
-            np.empty(shape), np.empty(shape), np.zeros(channels, dtype=np.int64)
-        )
     for i in sequence:
         if stop[0]:
             break
         candidates(c, r, chosen, used, i, open_)
-        if channels is not None:  # noqa: SIM102 - Numba prunes this test only if it stands alone
-            # Room for all inputs of `i` on one channel, so that booking below never has to grow
-            # rows.
-            if channel_times.size.max() + most > channel_times.start_s.shape[1]:
-                channel_times = _grown(channel_times)
-        best, best_score, best_start, best_slot = -1, np.inf, np.inf, 0
+        best, best_score, best_start, best_p, best_x = -1, np.inf, np.inf, 0, 0
         for d in range(m):
             if not open_[d]:
                 continue
-            if channels is not None:
+            if booked is not None and sending is not None:
                 # Book this device's transfers to see when the last one arrives, then take them
                 # back: two inputs of `i` may wait for each other on one channel.
-                count = _missing(c, sent, place, end_s, i, d)
-                ready = _reserve(c, channel_times, sent, place, end_s, d, count)
-                _release(c, channel_times, sent, place, d, count)
-                ready = max(ready, _sent_before(c, sent, place, end_s, i, d))
+                count = _missing(c, sending, place, end_s, i, d)
+                ready = _reserve(c, booked, sending, place, end_s, d, count)
+                _release(c, booked, sending, place, d, count)
+                ready = max(ready, _sent_before(c, sending, place, end_s, i, d))
             else:
                 ready = _inputs_ready(c, place, end_s, i, d)
-            if ready == np.inf:
+            # No gap is before that: a device that ends later in any case needs no search for one.
+            least = ready + c.compute_s[i, d] + ahead_s[i, d]
+            if ready == np.inf or (best >= 0 and least >= best_score):
                 continue
-            start, slot = _gap(busy, d, ready, c.compute_s[i, d])
+            start, p, x = gap(busy, d, ready, c.compute_s[i, d])
             score = start + c.compute_s[i, d] + ahead_s[i, d]
             if best < 0 or score < best_score:
-                best, best_score, best_start, best_slot = d, score, start, slot
+                best, best_score, best_start, best_p, best_x = d, score, start, p, x
         if best < 0:
             return place, start_s, end_s
-        if channels is not None:  # reserve again, for good, on the device that was chosen
-            count = _missing(c, sent, place, end_s, i, best)
-            _reserve(c, channel_times, sent, place, end_s, best, count)
+        if booked is not None and sending is not None:  # again, for good, on the chosen device
+            count = _missing(c, sending, place, end_s, i, best)
+            _reserve(c, booked, sending, place, end_s, best, count)
             for x in range(count):
-                sent.arrived_s[sent.tensor[x], best] = sent.until_s[x]
+                sending.arrived_s[sending.tensor[x], best] = sending.until_s[x]
         place[i], start_s[i] = best, best_start
         end_s[i] = best_start + c.compute_s[i, best]
-        if busy.size[best] == busy.start_s.shape[1]:
-            busy = _grown(busy)
         if joined:
-            _insert_joined(busy, best, best_slot, start_s[i], end_s[i])
+            insert_joined(busy, best, best_p, best_x, start_s[i], end_s[i])
         else:
-            _insert_slot(busy, best, best_slot, start_s[i], end_s[i])
+            insert(busy, best, best_p, best_x, start_s[i], end_s[i])
         if chosen[r.group[i]] < 0:
             chosen[r.group[i]] = best
             used[best] += r.group_bytes[r.group[i]]
@@ -243,88 +235,10 @@ def _inputs_ready(c: Costs, place: IntArray, end_s: FloatArray, i: int, d: int) 
     return ready
 
 
-@njit_cached
-def _grown(timeline: DeviceTimeline) -> DeviceTimeline:
-    """The same slots with room for twice as many."""
-    rows, room = timeline.start_s.shape
-    start_s, end_s = np.empty((rows, 2 * room)), np.empty((rows, 2 * room))
-    for row in range(rows):
-        for x in range(timeline.size[row]):
-            start_s[row, x], end_s[row, x] = timeline.start_s[row, x], timeline.end_s[row, x]
-    return DeviceTimeline(start_s, end_s, timeline.size)
-
-
-@njit_no_refcount
-def _gap(timeline: DeviceTimeline, row: int, ready_s: float, took_s: float) -> tuple[float, int]:
-    """Earliest start from `ready_s` on, and the place of the new slot."""
-    # Bisection: the first slot that ends after `ready_s`; earlier ones leave no gap to use.
-    low, high = 0, timeline.size[row]
-    while low < high:
-        middle = (low + high) >> 1
-        if timeline.end_s[row, middle] > ready_s:
-            high = middle
-        else:
-            low = middle + 1
-    at = ready_s
-    while low < timeline.size[row] and at + took_s > timeline.start_s[row, low]:
-        at = max(at, timeline.end_s[row, low])
-        low += 1
-    return at, low
-
-
-@njit_internal
-def _insert_slot(
-    timeline: DeviceTimeline, row: int, slot: int, start_s: float, end_s: float
-) -> None:
-    for x in range(timeline.size[row], slot, -1):
-        timeline.start_s[row, x] = timeline.start_s[row, x - 1]
-        timeline.end_s[row, x] = timeline.end_s[row, x - 1]
-    timeline.start_s[row, slot], timeline.end_s[row, slot] = start_s, end_s
-    timeline.size[row] += 1
-
-
-@njit_internal
-def _remove_slot(timeline: DeviceTimeline, row: int, slot: int) -> None:
-    timeline.size[row] -= 1
-    for x in range(slot, timeline.size[row]):
-        timeline.start_s[row, x] = timeline.start_s[row, x + 1]
-        timeline.end_s[row, x] = timeline.end_s[row, x + 1]
-
-
-@njit_internal
-def _insert_joined(
-    timeline: DeviceTimeline, row: int, slot: int, start_s: float, end_s: float
-) -> None:
-    """As `_insert_slot`; slots that touch become one, which keeps timelines short.
-
-    Not where operators may take no time at all: they fit between slots that touch.
-    """
-    before = slot > 0 and timeline.end_s[row, slot - 1] == start_s
-    after = slot < timeline.size[row] and timeline.start_s[row, slot] == end_s
-    # Both neighbours touch: the operator closes the gap and the later slot disappears.
-    if before and after:
-        timeline.end_s[row, slot - 1] = timeline.end_s[row, slot]
-        _remove_slot(timeline, row, slot)
-    elif before:
-        timeline.end_s[row, slot - 1] = end_s
-    elif after:
-        timeline.start_s[row, slot] = start_s
-    else:
-        _insert_slot(timeline, row, slot, start_s, end_s)
-
-
-@njit_cached
-def _most_inputs(c: Costs) -> int:
-    most = 1
-    for i in range(len(c.order)):
-        most = max(most, c.in_offsets[i + 1] - c.in_offsets[i])
-    return most
-
-
-@njit_cached
-def _nothing_sent(c: Costs, most: int) -> Sending:
+def _nothing_sent(c: Costs) -> Sending:
+    most = max(1, int(np.diff(c.in_offsets).max(initial=0)))
     arrived_s = np.full((len(c.producer), c.compute_s.shape[1]), np.inf)
-    return Sending(np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most), arrived_s)
+    return Sending(np.empty(most, np.int64), np.empty(most), np.empty(most), arrived_s)
 
 
 @njit_internal
@@ -349,7 +263,7 @@ def _missing(c: Costs, sent: Sending, place: IntArray, end_s: FloatArray, i: int
 @njit_internal
 def _reserve(
     c: Costs,
-    channel_times: DeviceTimeline,
+    booked: Timelines,
     sent: Sending,
     place: IntArray,
     end_s: FloatArray,
@@ -362,29 +276,27 @@ def _reserve(
         k = sent.tensor[x]
         source = place[c.producer[k]]
         took = move_time(c, k, source, d)
-        sent.slot[x] = -1
+        sent.from_s[x] = np.inf
         if took == np.inf:
             last = np.inf
             continue
         channel = c.channel[source, d]
-        start, sent.slot[x] = _gap(channel_times, channel, end_s[c.producer[k]], took)
-        sent.until_s[x] = start + took
-        _insert_slot(channel_times, channel, sent.slot[x], start, sent.until_s[x])
+        start, p, slot = gap(booked, channel, end_s[c.producer[k]], took)
+        sent.from_s[x], sent.until_s[x] = start, start + took
+        insert(booked, channel, p, slot, start, sent.until_s[x])
         last = max(last, sent.until_s[x])
     return last
 
 
 @njit_internal
 def _release(
-    c: Costs, channel_times: DeviceTimeline, sent: Sending, place: IntArray, d: int, count: int
+    c: Costs, booked: Timelines, sent: Sending, place: IntArray, d: int, count: int
 ) -> None:
     """Undo `_reserve`."""
-    for x in range(count - 1, -1, -1):
-        # From the last to the first, since each booking has moved the slots behind it.
-        if sent.slot[x] >= 0:
-            _remove_slot(
-                channel_times, c.channel[place[c.producer[sent.tensor[x]]], d], sent.slot[x]
-            )
+    for x in range(count):
+        if sent.from_s[x] < np.inf:
+            channel = c.channel[place[c.producer[sent.tensor[x]]], d]
+            remove(booked, channel, sent.from_s[x], sent.until_s[x])
 
 
 @njit_internal
