@@ -9,7 +9,8 @@ ends with 1 if something that was tried is not right.
 2. Two GPUs driven by one process, which copies between them.
 3. Two GPUs driven by a process each, joined by NCCL.
 4. `place` for calls and for a training step, beside eager.
-5. Predicted and measured step times of plans, beside eager PyTorch on the GPU.
+5. Learned planners with their networks on the GPU, beside the same ones on the CPU.
+6. Predicted and measured step times of plans, beside eager PyTorch on the GPU.
 
 Kernels of a GPU add up in another order than a CPU's. So 1 to 3 compute in float64, which no kernel
 rounds to TF32, and take steps of plain SGD: Adam divides by the size of a gradient, and so would
@@ -146,6 +147,19 @@ def placed_equals_eager(cluster: Cluster) -> bool:
     return right
 
 
+def learned_planners() -> bool:
+    """Values and seconds of learned planners by where their networks are; both find plans."""
+    graph = capture_source(small("bert"), training=True)
+    problem = profile(graph, Cluster.preset("edge-quad"), method="analytic")
+    for name in ("hp3c", "rnn", "placeto", "hsdag", "doppler"):
+        ends = []
+        for device in ("cpu", "cuda:0"):
+            result = solve(problem, f"{name}(samples=200, device={device!r})")
+            ends.append(f"{result.value * 1e3:.4g} ms after {result.runtime_s:.1f} s on {device}")
+        print(f"  {name:10} {', '.join(ends)}", flush=True)
+    return True
+
+
 def times(models: Sequence[str]) -> bool:
     """Predicted and measured seconds of training steps, beside eager PyTorch on the GPU."""
     cluster = measure_links(cluster_of(1, cores=max(1, cpu_cores() // 2)))
@@ -215,6 +229,7 @@ def main(*, models: tuple[str, ...] = ("resnet50:8", "bert:8")) -> int:
         Check("two GPUs of one process equal eager", 2, lambda: equals_eager(pair(), ONE)),
         Check("two GPUs of two processes equal eager", 2, lambda: equals_eager(pair(), TWO), True),
         Check("placed models equal eager", 1, lambda: placed_equals_eager(cluster_of(1))),
+        Check("learned planners on a GPU", 1, learned_planners),
         Check(f"step times of {' and '.join(models)}", 1, lambda: times(models)),
     )
     right = True

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
 
 from placewright import planners, solve
 from placewright.errors import InputError, UnsupportedError
@@ -17,6 +19,7 @@ from placewright.operators.judge import judge
 from placewright.operators.learning import train
 from placewright.operators.planners.learned import planner
 from placewright.operators.planners.learned.evaluation import Evaluations
+from placewright.operators.planners.learned.placers import RnnPlacer
 from placewright.operators.planners.learned.planner import (
     Schema,
     learned,
@@ -119,9 +122,9 @@ def test_importing_torch_is_not_planning(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(planner, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     deadline_s = time.perf_counter() + 60.0
     evaluations = Evaluations(tiny([[1.0, 1.0]] * 3), Context(deadline_s=deadline_s))
-    with planner.torch_session("post", evaluations):
+    with planner.torch_session(RnnPlacer(), evaluations):
         assert evaluations.context.deadline_s == deadline_s + 2.5
-    with planner.torch_session("post", evaluations):
+    with planner.torch_session(RnnPlacer(), evaluations):
         assert evaluations.context.deadline_s == deadline_s + 2.5
 
 
@@ -135,6 +138,32 @@ SHORT = {
     "doppler": "batch=4, hidden=8, imitation=3",
     "doppler as published": "profile='as_published', hidden=8",
 }
+
+
+class AsOnAnAccelerator(TorchFunctionMode):
+    """Refuses what tensors of an accelerator refuse: to be read by NumPy without a copy."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call it, unless it reads a tensor's memory."""
+        named = kwargs or {}
+        assert func is not torch.Tensor.numpy or named.get("force"), "NumPy reads a tensor"
+        assert func is not torch.Tensor.__array__, "NumPy reads a tensor"
+        return func(*args, **named)
+
+
+@pytest.mark.parametrize("case", [case for case in SHORT if case != "post"])
+def test_networks_may_be_on_an_accelerator(case: str) -> None:
+    """What they return is copied before NumPy sees it."""
+    chosen = choose(planners(layered()), f"{case.split()[0]}({SHORT[case]}, samples=40)")[1]
+    with AsOnAnAccelerator():
+        learned(chosen, Evaluations(layered(), Context(seed=3), limit=40))
+
+
+@pytest.mark.parametrize("device", ["abacus", "meta", "xpu:7"])
+def test_a_device_that_cannot_compute_is_refused(device: str) -> None:
+    """Unknown, without values, not on this machine."""
+    with pytest.raises(InputError, match=f"cannot compute on the device '{device}'"):
+        solve(layered(), f"rnn(samples=10, device={device!r})")
 
 
 @pytest.mark.parametrize("case", SHORT)

@@ -97,6 +97,8 @@ class Doppler(LearnedPlanner):
     answer
         ``policy``: the best placement that the policy itself drew, without trivial plans, list
         schedules and edits.
+    device
+        Where its networks are, as PyTorch names it: ``cpu``, ``cuda:0``.
     """
 
     name: ClassVar[str] = "doppler"
@@ -113,6 +115,7 @@ class Doppler(LearnedPlanner):
     deviations: float = 3.0
     edits: int = 1
     answer: Answer = "best"
+    device: str = "cpu"
     checkpoint: str = ""
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
@@ -129,7 +132,7 @@ class Doppler(LearnedPlanner):
         """Imitate, then draw episodes and learn from them; teachers before torch is imported."""
         if self.profile == "repaired":
             evaluations.teach()
-        with torch_session(self.name, evaluations):
+        with torch_session(self, evaluations):
             training = _DualTraining(self, evaluations)
             if self.profile == "as_published":
                 training.as_published()
@@ -219,7 +222,7 @@ class _DualPolicy:
             parts = (score, node, held, hidden, state["out.weight"][0])
             arrays = [*parts, self.linear * self.kept * float(self.repaired)]
             return EncodedPolicy(
-                *(np.ascontiguousarray(x.numpy(), dtype=np.float64) for x in arrays)
+                *(np.ascontiguousarray(x.numpy(force=True), dtype=np.float64) for x in arrays)
             )
 
     def likelihood(self, traces: Sequence[EpisodeTrace]) -> Likelihood:

@@ -86,6 +86,8 @@ class Hp3c(LearnedPlanner):
     answer
         ``policy``: the best placement that the policy itself drew, without trivial plans, list
         schedules and edits.
+    device
+        Where its networks are, as PyTorch names it: ``cpu``, ``cuda:0``.
     """
 
     name: ClassVar[str] = "hp3c"
@@ -102,6 +104,7 @@ class Hp3c(LearnedPlanner):
     elite: Share = 0.3
     edits: int = 1
     answer: Answer = "best"
+    device: str = "cpu"
     checkpoint: str = ""
 
     def schema(self, problem: OperatorProblem) -> Schema:
@@ -112,7 +115,7 @@ class Hp3c(LearnedPlanner):
 
     def learn(self, evaluations: Evaluations) -> None:
         """Draw groupings and placements, reinforce, repeat."""
-        with torch_session(self.name, evaluations):
+        with torch_session(self, evaluations):
             _Run(self, evaluations).learn()
 
     def group_count(self, problem: OperatorProblem) -> int:
@@ -223,7 +226,7 @@ class _Run:
             groups = logits.argmax(dim=1).expand(count, -1)
         else:
             groups = torch.multinomial(logits.softmax(dim=1), count, replacement=True).T
-        features = self._group_features(groups.numpy())
+        features = self._group_features(groups.numpy(force=True))
         allowed = self.anywhere.expand(count, -1, -1)
         devices = self.placer.sample(features, allowed, noise, greedy)
         return _Draw(groups, devices, features)
@@ -253,7 +256,9 @@ class _Run:
 
     def _placements(self, draw: _Draw) -> IntArray:
         """Devices of operators; a unit whose group's device it cannot use takes its first one."""
-        wanted = np.take_along_axis(draw.devices.numpy(), draw.groups.numpy(), axis=1)
+        wanted = np.take_along_axis(
+            draw.devices.numpy(force=True), draw.groups.numpy(force=True), axis=1
+        )
         allowed: BoolArray = self.units.allowed
         possible = allowed[np.arange(self.units.count), wanted]
         return self.units.placements(np.where(possible, wanted, allowed.argmax(axis=1)))
@@ -321,7 +326,7 @@ class _Run:
         stretch = np.arange(self.units.count) * each // max(1, self.units.count)
         groups = torch.tensor((teacher * each + stretch) % self.count)[None]
         place = torch.tensor(np.minimum(np.arange(self.count) // each, self.m - 1))[None]
-        return _Draw(groups, place, self._group_features(groups.numpy()))
+        return _Draw(groups, place, self._group_features(groups.numpy(force=True)))
 
     def _imitate(self) -> None:
         """Both networks learn to draw the best placement."""

@@ -92,6 +92,8 @@ class Hsdag(LearnedPlanner):
     answer
         ``policy``: the best placement that the policy itself drew, without trivial plans, list
         schedules and edits.
+    device
+        Where its networks are, as PyTorch names it: ``cpu``, ``cuda:0``.
     """
 
     name: ClassVar[str] = "hsdag"
@@ -109,6 +111,7 @@ class Hsdag(LearnedPlanner):
     imitation: int = 100
     edits: int = 1
     answer: Answer = "best"
+    device: str = "cpu"
     checkpoint: str = ""
 
     def schema(self, problem: OperatorProblem) -> Schema:
@@ -118,7 +121,7 @@ class Hsdag(LearnedPlanner):
 
     def learn(self, evaluations: Evaluations) -> None:
         """Draw windows of placements, and learn from each."""
-        with torch_session(self.name, evaluations):
+        with torch_session(self, evaluations):
             _GraphTraining(self, evaluations).run()
 
 
@@ -206,9 +209,9 @@ class _GraphPolicy:
     def _best_edges(self, refused: Tensor, *edges: Tensor) -> Tensor:
         import torch
 
-        source, target, scores = (x.detach().contiguous().numpy() for x in edges)
+        source, target, scores = (x.contiguous().numpy(force=True) for x in edges)
         least = 0.5 if self.repaired else 0.0
-        allowed = refused.numpy() == 0
+        allowed = refused.numpy(force=True) == 0
         return torch.as_tensor(best_edge_groups(allowed, source, target, scores, least))
 
     def _convolve(self, layer: str, x: Tensor) -> Tensor:
@@ -298,7 +301,7 @@ class _GraphTraining:
         parsed = self._parsed()
         chance = torch.distributions.Categorical(logits=parsed.logits)
         drawn = chance.sample((size,))  # type: ignore[no-untyped-call]
-        places = drawn[:, parsed.group].numpy()[:, self.graph.node]
+        places = drawn[:, parsed.group].numpy(force=True)[:, self.graph.node]
         costs = self.evaluations.costs(places)
         gain = -np.log(costs)
         advantage = torch.as_tensor((gain - gain.mean()) / (gain.std() + 1e-9)).float()
@@ -326,7 +329,7 @@ class _GraphTraining:
             total = total + chance.log_prob(drawn).sum()  # type: ignore[no-untyped-call]
             spread += float(chance.entropy().sum().detach())  # type: ignore[no-untyped-call]
             state = embedding + parsed.embedding[parsed.group]
-            places.append(drawn[parsed.group].numpy()[self.graph.node])
+            places.append(drawn[parsed.group].numpy(force=True)[self.graph.node])
         rows = self._misplaced(np.stack(places))
         took_s = self.evaluations.costs(rows)
         judged_s = took_s.copy()
@@ -355,8 +358,8 @@ class _GraphTraining:
 
     def _flips(self, parsed: _Groups) -> float:
         """Groups that a sample moves off the best placement's devices on average."""
-        group, count = parsed.group.numpy(), len(parsed.logits)
-        chance = parsed.logits.detach().softmax(dim=1)[parsed.group].numpy()
+        group, count = parsed.group.numpy(force=True), len(parsed.logits)
+        chance = parsed.logits.detach().softmax(dim=1)[parsed.group].numpy(force=True)
         moved = 1 - chance[np.arange(self.graph.size), self._elite()]
         return float((np.bincount(group, moved, count) / np.bincount(group)).sum())
 

@@ -80,7 +80,7 @@ def chosen_log(logits: Tensor, allowed: Tensor, chosen: Tensor) -> tuple[Tensor,
 def stored(networks: Mapping[str, nn.Module]) -> dict[str, Any]:
     """Parameters of networks as arrays, by ``network.parameter``."""
     return {
-        f"{name}.{key}": value.detach().numpy().copy()
+        f"{name}.{key}": value.numpy(force=True).copy()
         for name, network in networks.items()
         for key, value in network.state_dict().items()
     }

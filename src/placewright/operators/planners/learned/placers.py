@@ -49,6 +49,8 @@ class Placeto(LearnedPlanner):
     answer
         ``policy``: the best placement that the policy itself drew, without trivial plans, list
         schedules and edits.
+    device
+        Where its networks are, as PyTorch names it: ``cpu``, ``cuda:0``.
     """
 
     name: ClassVar[str] = "placeto"
@@ -62,6 +64,7 @@ class Placeto(LearnedPlanner):
     learning_rate: float = 0.003
     entropy: float = 0.01
     answer: Answer = "best"
+    device: str = "cpu"
     checkpoint: str = ""
 
     def schema(self, problem: OperatorProblem) -> Schema:
@@ -70,7 +73,7 @@ class Placeto(LearnedPlanner):
 
     def learn(self, evaluations: Evaluations) -> None:
         """Episode after episode, each from the best placement so far."""
-        with torch_session(self.name, evaluations):
+        with torch_session(self, evaluations):
             self._learn(evaluations)
 
     def _learn(self, evaluations: Evaluations) -> None:
@@ -117,7 +120,7 @@ class Placeto(LearnedPlanner):
                 with torch.no_grad():
                     scores = policy(seen[-1]).masked_fill(~allowed[g], -torch.inf)
                 moved.append(torch.multinomial(scores.softmax(dim=1), 1))
-                devices[:, g] = moved[-1][:, 0].numpy()
+                devices[:, g] = moved[-1][:, 0].numpy(force=True)
                 now = evaluations.costs(grouping.placements(devices))
                 rewards.append((cost - now) / evaluations.trivial_s)
                 cost = now
@@ -190,6 +193,8 @@ class RnnPlacer(LearnedPlanner):
     answer
         ``policy``: the best placement that the policy itself drew, without trivial plans, list
         schedules and edits.
+    device
+        Where its networks are, as PyTorch names it: ``cpu``, ``cuda:0``.
     """
 
     name: ClassVar[str] = "rnn"
@@ -202,6 +207,7 @@ class RnnPlacer(LearnedPlanner):
     learning_rate: float = 0.003
     entropy: float = 0.002
     answer: Answer = "best"
+    device: str = "cpu"
     checkpoint: str = ""
 
     def schema(self, problem: OperatorProblem) -> Schema:
@@ -210,7 +216,7 @@ class RnnPlacer(LearnedPlanner):
 
     def learn(self, evaluations: Evaluations) -> None:
         """Sample a batch, reinforce, repeat."""
-        with torch_session(self.name, evaluations):
+        with torch_session(self, evaluations):
             self._learn(evaluations)
 
     def _learn(self, evaluations: Evaluations) -> None:
@@ -245,7 +251,7 @@ class RnnPlacer(LearnedPlanner):
         while count := evaluations.room(self.batch):
             many = features.expand(count, -1, -1)
             devices = placer.sample(many, allowed.expand(count, -1, -1))
-            costs = evaluations.costs(grouping.placements(devices.numpy()))
+            costs = evaluations.costs(grouping.placements(devices.numpy(force=True)))
             roots = np.sqrt(costs / evaluations.trivial_s)
             advantage = (average.update(float(roots.mean())) - roots) / (roots.std() + 1e-6)
             logs, entropy = chosen_log(placer.logits(many, devices), allowed, devices)

@@ -308,12 +308,13 @@ class MovingAverage:
 
 
 @contextmanager
-def torch_session(planner: str, evaluations: Evaluations) -> Iterator[None]:
-    """Seed torch and limit it to one thread; both are restored afterwards.
+def torch_session(planner: Any, evaluations: Evaluations) -> Iterator[None]:
+    """Seed torch, limit it to one thread, make tensors on the planner's `device`; all restored.
 
     Networks here are so small that more threads cost more than they bring. What importing torch
     takes is added to the deadline: it is no planning.
 
+    Raises `InputError`: PyTorch cannot compute on that device.
     Raises `MissingDependencyError`: torch is not installed.
     """
     began = time.perf_counter()
@@ -321,18 +322,51 @@ def torch_session(planner: str, evaluations: Evaluations) -> Iterator[None]:
         import torch
     except ImportError:
         raise MissingDependencyError(
-            "torch", extra="torch", purpose=f"the planner {planner}"
+            "torch", extra="torch", purpose=f"the planner {planner.name}"
         ) from None
+    device = _torch_device(planner.name, planner.device)
     context, took_s = evaluations.context, time.perf_counter() - began
     evaluations.context = replace(context, deadline_s=context.deadline_s + took_s)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with torch.random.fork_rng(devices=[]):
+        with _elsewhere(device), torch.random.fork_rng(devices=[]):
             torch.manual_seed(context.seed)
             yield
     finally:
         torch.set_num_threads(before)
+
+
+def _torch_device(planner: str, name: str) -> Any:
+    """The device of this name, on which a sum has been computed."""
+    import torch
+
+    try:
+        device = torch.device(name)
+        torch.ones(2, device=device).sum().item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # not compiled in: assert
+        raise InputError(
+            f"PyTorch cannot compute on the device {name!r}",
+            where=f"planner {planner!r}",
+            by=str(error).partition("\n")[0][:120],
+            hint="name 'cpu', or an accelerator that PyTorch finds, such as 'cuda:0'",
+        ) from None
+    return device
+
+
+@contextmanager
+def _elsewhere(device: Any) -> Iterator[None]:
+    """New tensors on an accelerator, whose random numbers go on as they were; nothing on the CPU.
+
+    PyTorch asks at every call where tensors are to be made once it is told a device.
+    """
+    import torch
+
+    if device.type == "cpu":
+        yield
+        return
+    with torch.random.fork_rng(devices=[device], device_type=device.type), device:
+        yield
 
 
 REHEARSAL_SHARE, MEASURING_SHARE = 0.25, 0.85
