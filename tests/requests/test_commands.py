@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from placewright.io.stored import write_data
+from placewright.requests.capacity import carried
 from placewright.requests.conformance import random_problem
-from placewright.requests.files import write_problem
+from placewright.requests.files import read_problem, write_problem
 from tests.cli.run_cli import run_cli
 from tests.published import published
 from tests.requests.test_files import base
@@ -64,6 +65,19 @@ def test_capacity_names_a_rate_and_a_server(tmp_path: Path, capsys: Captured) ->
     assert report["add"][0]["more_per_s"] > 0
     assert [each["as_accurate_as"] for each in report["add_variant"]] == ["small"]
     assert report["add_variant"][0]["more_per_s"] > 0
+
+
+@pytest.mark.parametrize("deadline", ["10s", "1000s"])
+def test_capacity_is_a_load_that_goes_on(tmp_path: Path, deadline: str) -> None:
+    """A burst that is answered after its end, before a late deadline, is none.
+
+    No load above 125 requests a second is carried for long by a server that needs 8 ms for each.
+    """
+    entry = base()
+    entry["servers"][0]["latency"]["small"] = ["8ms"]
+    entry["arrivals"][0]["deadline"] = deadline
+    problem = read_problem(write_data(entry | {"duration": 60}, tmp_path / "p.json"))
+    assert 60 < carried(problem, 0.9, "edf-fastest") < 1.05 * 125 / 0.9
 
 
 def test_capacity_names_candidates(tmp_path: Path, capsys: Captured) -> None:

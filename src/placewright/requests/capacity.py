@@ -238,9 +238,9 @@ def capacity(
     """The load that the problem's servers carry at a success rate, by bisection on simulations.
 
     The stream is sped up or slowed down; success must be above the target by 1.645 standard
-    errors. Then the same with one more server of each kind, with each server and variant of the
-    catalogue that is not there yet, and with one more variant: as accurate as one of those most
-    used, in half the time (quantised, say). Best first.
+    errors, and by what the queue grows. Then the same with one more server of each kind, with each
+    server and variant of the catalogue that is not there yet, and with one more variant: as
+    accurate as one of those most used, in half the time (quantised, say). Best first.
 
     Raises `InfeasibleError`: even a hundredth of the load misses the target; says what is reached.
 
@@ -307,6 +307,21 @@ def carried(
     return load * len(short.stream) / short.duration_s
 
 
+def _piling_up(judged: RequestJudgement) -> float:
+    """Share of arrivals by which the queue grows, from the third quarter of them to the last.
+
+    A stream that is sped up may be shorter than a deadline. All of it may then be answered in time
+    by servers that get nothing more behind its end, at a load that they could not carry for long.
+    """
+    arrival_s, answers = judged.problem.stream.arrival_s, judged.answers
+    given_up_s = np.minimum(answers.refused_s, judged.problem.stream.due_s)
+    left_s = np.sort(np.minimum(answers.start_s, given_up_s))
+    n, quarter = len(arrival_s), len(arrival_s) // 4
+    waiting = np.arange(n) - np.searchsorted(left_s, arrival_s, side="right")
+    third, last = waiting[n - 2 * quarter : n - quarter], waiting[n - quarter :]
+    return max(0.0, float(last.mean() - third.mean()) / quarter) if quarter else 0.0
+
+
 def _for_any_load(planner: PlannerChoice) -> PlannerChoice:
     choice = opened(planner)
     return AUTO if choice == "auto" else choice
@@ -338,7 +353,7 @@ class _LoadSearch:
         most = max(0.0, (1.0 - self.target - margin) * n) + 1.0
 
         def keeps(judged: RequestJudgement) -> bool:
-            return judged.success_rate - margin >= self.target
+            return judged.success_rate - _piling_up(judged) - margin >= self.target
 
         load = low or 0.01
         best = self.judged(at_load(problem, load))

@@ -30,10 +30,11 @@ ANSWER_S, LONGEST_S = 10.0, 30.0
 LONGEST_TEXT_S = 600.0
 """Between two pieces of a text, its turn in the queue included."""
 
-REQUESTS = 5000
-"""About so many are simulated, within a minute."""
+REQUESTS, MOST_REQUESTS, DEADLINES = 5000, 20_000, 4
+"""About so many are simulated, within a minute; up to so many where the servers could answer more
+in so many deadlines, since a load that is carried for a moment may be too high for long."""
 
-TAIL_BYTES = 1 << 17
+TAIL_BYTES = 1 << 18
 """Of the log of requests, its end."""
 
 LEARNED_BYTES, LEARNED = 16 << 20, 20_000
@@ -232,8 +233,12 @@ def measured_problem(
         raise UnknownNameError("family", family, families)
     variants = families[family]
     rows = {server: _of_family(each, family, variants) for server, each in latency.items()}
-    measured = [[s for row in each.values() for s in row if s] for each in rows.values()]
-    fastest = [min(each) for each in measured if each]
+    measured = [
+        [(s, k / s) for row in each.values() for k, s in enumerate(row, 1) if s]
+        for each in rows.values()
+    ]
+    fastest = [min(each)[0] for each in measured if each]
+    most_per_s = sum(max(rate for _, rate in each) for each in measured if each)
     if not fastest:
         raise InputError("no server can run it", where=f"family {family}", hint="add a server")
     arrivals = {
@@ -243,12 +248,13 @@ def measured_problem(
         "min_accuracy": min_accuracy,
     }
     accuracies = variants.items()
+    count = min(MOST_REQUESTS, max(REQUESTS, DEADLINES * deadline_s * most_per_s))
     return {
         "schema_version": 1,
         "name": name,
         "variants": [{"name": v, "family": family, "accuracy": a} for v, a in accuracies],
         "servers": [{"name": server, "latency": each} for server, each in rows.items()],
-        "duration": max(1.0, min(60.0, REQUESTS / float(arrivals["rate"]))),
+        "duration": max(1.0, min(60.0, count / float(arrivals["rate"]))),
         "arrivals": [arrivals],
     }
 
