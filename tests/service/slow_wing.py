@@ -11,7 +11,7 @@ import typer
 
 from placewright.cli.console import Console
 from placewright.cli.wing_verbs import ProblemFile
-from placewright.planning.contract import Context, Planner, Proposal
+from placewright.planning.contract import STEPS, Context, Planner, Proposal
 from placewright.planning.wing import FileCommandLine, Loaded
 from tests.planning import test_toy_wing as toy
 
@@ -49,10 +49,13 @@ def load(console: Console, file: ProblemFile) -> Loaded:
 
 def run(console: Console, steps: Annotated[int, typer.Option("--steps")] = 50) -> None:
     """Do what nobody may do twice unasked."""
-    with console.meter("running") as meter:
-        for k in range(steps):
-            meter.step(f"step {k}")
-            time.sleep(0.02)
+    with console.meter("running", STEPS) as meter:
+        try:
+            for k in range(steps):
+                meter.step(f"step {k}")
+                time.sleep(0.02)
+        except KeyboardInterrupt:
+            console.note(f"interrupted after {k} of {steps} steps")
     console.keep(lambda: {"steps": steps})
 
 

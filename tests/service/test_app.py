@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import sqlite3
 import subprocess
@@ -36,6 +37,7 @@ from placewright.service.files import (
 from placewright.service.jobs import Jobs
 from placewright.service.operations import offered
 from placewright.service.pages import add_pages
+from placewright.service.process import JobFolder
 from placewright.service.serving import ServeOperation, add_services
 from placewright.service.store import DatabaseError, Job, JobState, Store, new_id, sqlite_url
 from placewright.web.access import Access
@@ -309,3 +311,93 @@ def test_files_that_take_long_or_much_memory_are_stored_without_a_look(
     file.write_text(piece)
     assert document_kind(file, name) == ""
     assert read == [name]
+
+
+def put(client: TestClient, name: str, text: str) -> None:
+    """Store a file in place of the one that has the name."""
+    client.delete(f"/api/v1/files/{name}")
+    assert client.put(f"/api/v1/files/{name}", content=text.encode()).json()["name"] == name
+
+
+def test_a_job_has_the_files_that_it_was_accepted_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was replaced before its turn is refused; one that it has a copy of may go."""
+    service, guarded = made(tmp_path)
+    client, jobs, store = TestClient(guarded), service.jobs, service.store
+    started: list[str] = []
+
+    def start(folder: JobFolder, *_: object) -> None:
+        started.append((folder.work / "x.json").read_text())
+        raise OSError("no process")
+
+    monkeypatch.setattr(JobFolder, "start", start)
+    for replaced_before, ended in ((False, "no process"), (True, "is another file now")):
+        put(client, "x.json", "{}")
+        job = jobs.submit(jobs.operations["operators.plan"], {"source": "x.json"}, "")
+        if replaced_before:
+            put(client, "x.json", "[]")
+        assert jobs.execute(job.id) == "failed"
+        assert ended in str(client.get(f"/api/v1/jobs/{job.id}").json()["error"])
+        put(client, "x.json", "[]")
+        store.add_job(again := Job(operation=job.operation, options=job.options, attempts=1))
+        jobs.folder(job.id).path.rename(jobs.folder(again.id).path)
+        assert jobs.execute(again.id) == "failed"
+    assert started == ["{}", "{}"]
+
+
+def keep_result(service: Service, operation: str, options: Any, result: Any) -> Job:
+    """A job that has ended with a document."""
+    job = Job(operation=operation, options=options, state=JobState.DONE, ended_s=time.time())
+    service.store.add_job(job)
+    folder = service.jobs.folder(job.id)
+    folder.make()
+    (folder.out / "result.json").write_text(json.dumps(result))
+    return job
+
+
+def test_a_comparison_of_another_file_of_this_name_is_not_shown(tmp_path: Path) -> None:
+    """The page offers to compare the one that is there now."""
+    service, guarded = made(tmp_path)
+    client = TestClient(guarded)
+    put(client, "x.json", "{}")
+    found = {"value": 2.0, "lower_bound": 1.0, "status": "FEASIBLE", "planner": "ilp"}
+    keep_result(service, "samples.compare", {"file": "x.json"}, found | {"candidates": []})
+    assert "No plan can take less" in client.get("/samples?file=x.json").text
+    put(client, "x.json", "[]")
+    assert "No plan can take less" not in client.get("/samples?file=x.json").text
+
+
+def test_measured_speeds_have_their_intervals_and_losses_may_be_no_numbers(tmp_path: Path) -> None:
+    """As the command prints them; a run that diverged has a page all the same."""
+    service, guarded = made(tmp_path)
+    row = {"predicted_s": 0.1, "measured_s": 0.2}
+    interval = {"ratio": 0.71, "low": 0.46, "high": 1.1}
+    run = row | {
+        "planner": "data",
+        "baseline": row,
+        "equal_batches": row,
+        "speed_up_intervals": {
+            "fastest worker": interval,
+            "equal batches": interval | {"low": None, "high": None},
+        },
+        "training": {"losses": [5.25, None], "shares": "a 8"},
+    }
+    options = {"model": "zoo:rnnlm", "on": "edge-duo", "batch": 8, "exact": True}
+    keep_result(service, "layers.run", options, run)
+    shown = TestClient(guarded).get("/train?model=zoo:rnnlm&on=edge-duo&batch=8&exact=true")
+    assert shown.status_code == 200
+    assert "0.71x (0.46 to 1.10)</td>" in shown.text
+    assert "0.71x</td>" in shown.text
+    assert "5.25 to -" in shown.text
+
+
+def test_all_that_a_command_has_printed_is_there(tmp_path: Path) -> None:
+    """However much that is."""
+    service, guarded = made(tmp_path)
+    job, text = keep_result(service, "schema", {}, {}), "line\n" * 100_000
+    service.jobs.folder(job.id).table.write_text(text)
+    client = TestClient(guarded)
+    assert client.get(f"/api/v1/jobs/{job.id}/table").text == text
+    service.jobs.folder(job.id).table.unlink()
+    assert client.get(f"/api/v1/jobs/{job.id}/table").text == ""

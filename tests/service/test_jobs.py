@@ -58,8 +58,11 @@ def test_a_wing_of_one_file_is_planned_by_a_job(
     assert "3 bins" in job.report(tmp_path / "page.html").read_text()
     assert "wrote" in job.log()
     plan = f"packing-plan-{job.id[-6:]}.json"
-    again = client.run("packing.simulate", file=packing, plan=plan)
+    beside = [tmp_path / "three.json"]
+    again = client.run("packing.simulate", file=packing, plan=plan, beside=beside)
     assert again.wait(time_limit_s=LIMIT_S)["value"] == 3.0
+    (uploaded,) = again.status()["options"]["beside"]
+    assert uploaded.startswith("three")
 
 
 def test_a_failure_has_the_four_parts_of_its_error(client: Client, packing: str) -> None:
@@ -93,6 +96,16 @@ def test_cancel_keeps_the_best_and_retry_starts_again(client: Client, packing: s
     again.cancel()
     until(again, lambda status: status["ended_s"] is not None)
     assert again.status()["state"] in ("cancelled", "interrupted")
+
+
+def test_a_run_that_is_cancelled_is_not_done(client: Client) -> None:
+    """Though it keeps what it has, and ends as if all were well."""
+    job = client.run("packing.run", steps=3000)
+    status = until(job, lambda status: status["progress"] is not None)
+    assert status["progress"]["names"][:2] == ["a step takes", "predicted"]
+    job.cancel()
+    assert job.wait(time_limit_s=LIMIT_S) == {"steps": 3000}
+    assert job.status()["state"] == "interrupted"
 
 
 def test_events_are_sent_once_and_go_on_where_they_were(

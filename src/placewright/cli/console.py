@@ -87,7 +87,9 @@ class Console:
         self.note(f"wrote {path}")
 
     def note(self, text: str) -> None:
-        """A line on stderr, unless ``-q``."""
+        """A line on stderr, unless ``-q``; that of an interruption goes to the progress, too."""
+        if text.startswith("interrupted") and (lines := progress_lines()) is not None:
+            lines.interrupted = True
         if not self.quiet:
             print(text, file=sys.stderr)
 
@@ -256,7 +258,11 @@ class ProgressLines:
 
     It is a file and not a pipe, so that the reader may stop and start again in between. It stays
     open: a reader that has given this command up puts another file in its place.
+
+    `interrupted`: whether Ctrl-C has ended the work early, and what there was by then is kept.
     """
+
+    interrupted = False
 
     def __init__(self, path: str) -> None:
         self._file: int | None = None
@@ -277,7 +283,7 @@ class ProgressLines:
         code = left.code if isinstance(left.code, int) else int(left.code is not None)
         error = left.__context__
         parts = error.parts if isinstance(error, PlacewrightError) else None
-        self.write(pid=os.getpid(), exit_code=code, error=parts)
+        self.write(pid=os.getpid(), exit_code=code, error=parts, interrupted=self.interrupted)
 
 
 class ConsoleMeter:
@@ -339,6 +345,7 @@ class ConsoleMeter:
         self._written_s = now_s
         self._lines.write(
             title=self._title,
+            names=self._names,
             what=self._what,
             value=self._value,
             bound=self._bound or None,

@@ -146,10 +146,18 @@ class FileStore:
         if file.job is None:
             self.path(file).unlink(missing_ok=True)
 
-    def copy(self, names: Collection[str], target: Path) -> None:
-        """Copy files, and the weights that belong to models among them, into a job's folder."""
+    def copy(self, names: Collection[str], target: Path, accepted_s: float) -> None:
+        """Copy files, and the weights that belong to models among them, into a job's folder.
+
+        Raises `InputError`: one that was named is another one than when the job was accepted.
+        """
         for each in {each for name in names for each in self._with_companions(name)}:
-            shutil.copyfile(self.path(self.find(each)), target / each)
+            file = self.find(each)
+            if each in names and file.created_s > accepted_s:
+                by = f"stored {file.created_s - accepted_s:.1f} s after the job was accepted"
+                hint = "start the job again, if it is to have the file that is there now"
+                raise InputError("is another file now", where=each, by=by, hint=hint)
+            shutil.copyfile(self.path(file), target / each)
 
     def _with_companions(self, name: str) -> Iterator[str]:
         yield name

@@ -325,7 +325,9 @@ class Jobs:
             if operation is None:
                 raise InputError("the verb is gone", where=job.operation, hint="install its wing")
             folder.make()
-            self.files.copy(self._used_files(operation, job.options), folder.work)
+            if not job.attempts:  # else it has its copies, whatever became of the files
+                names = self._used_files(operation, job.options)
+                self.files.copy(names, folder.work, accepted_s=job.created_s)
             arguments, secrets = operation.command(job.options, folder.work, OUT)
         except DatabaseError:
             raise
@@ -350,8 +352,7 @@ class Jobs:
 
     def _finish(self, job: Job, folder: JobFolder, ending: Ending) -> str:
         """Record how a job has ended, and let requests name what it has written."""
-        summary = _summary(folder)
-        state = _state(job, ending, summary)
+        state = _state(job, ending)
         error = None
         if state in (JobState.FAILED, JobState.INFEASIBLE, JobState.LOST):
             error = ending.error or _error(state, ending, folder)
@@ -363,7 +364,7 @@ class Jobs:
             ended_s=time.time(),
             exit_code=ending.exit_code,
             error=error,
-            summary=summary,
+            summary=_summary(folder),
         )
         return state
 
@@ -413,11 +414,9 @@ def _not_started(error: OSError) -> Ending:
     return Ending(1, RunError("it did not start", by=str(error), hint=hint).parts)
 
 
-def _state(job: Job, ending: Ending, summary: Mapping[str, Any] | None) -> JobState:
+def _state(job: Job, ending: Ending) -> JobState:
     if ending.exit_code == 0:
-        stopped = job.cancelled_s is not None and summary is not None
-        kept = stopped and summary.get("status") == "INTERRUPTED"  # type: ignore[union-attr]
-        return JobState.INTERRUPTED if kept else JobState.DONE
+        return JobState.INTERRUPTED if ending.interrupted else JobState.DONE
     if job.cancelled_s is not None:
         return JobState.CANCELLED
     if ending.exit_code is None:

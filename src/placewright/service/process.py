@@ -69,10 +69,13 @@ class Ending:
         ``None``: it was killed before it could say.
     error
         The four parts of its error, where it had one.
+    interrupted
+        Whether it was ended early, and has kept what there was.
     """
 
     exit_code: int | None
     error: dict[str, str] | None = None
+    interrupted: bool = False
 
 
 class JobFolder:
@@ -173,7 +176,7 @@ class JobFolder:
         """What its process has written at its end; ``None`` where it could not."""
         for line in reversed(self.lines()):
             if "exit_code" in line:
-                return Ending(line["exit_code"], line.get("error"))
+                return Ending(line["exit_code"], line.get("error"), line.get("interrupted", False))
             if line.get("attempt"):
                 return None
         return None

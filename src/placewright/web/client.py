@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -92,12 +93,14 @@ class Client:
         InputError
             The service does not take it, and says why.
         """
-        given = {
-            name: self.upload(value) if isinstance(value, Path) else value
-            for name, value in options.items()
-        }
-        body = json.dumps(given).encode()
-        return Job(self, self.ask("POST", f"operations/{operation}/jobs", body)["id"])
+
+        def named(value: Any) -> Any:
+            if isinstance(value, list | tuple):
+                return [*map(named, value)]
+            return self.upload(value) if isinstance(value, Path) else value
+
+        body = json.dumps({name: named(value) for name, value in options.items()}).encode()
+        return Job(self, self.ask("POST", f"operations/{quote(operation, '')}/jobs", body)["id"])
 
     def place(self, model: str | Path, on: str | Path | None = None, **options: Any) -> Job:
         """Start to plan a model on a cluster; options are those of ``operators plan``."""
@@ -124,9 +127,10 @@ class Client:
                 return json.loads(data) if json_too and data else data
         except urllib.error.HTTPError as error:
             raise _refused(error) from None
-        except urllib.error.URLError as error:
+        except (OSError, HTTPException) as error:  # also in the middle of an answer
+            why = getattr(error, "reason", error)
             hint = "start `placewright serve`, and give the address that it prints"
-            raise RunError(f"no answer: {error.reason}", where=self.url, hint=hint) from None
+            raise RunError(f"no answer: {why}", where=self.url, hint=hint) from None
 
 
 @dataclass(frozen=True, slots=True)
