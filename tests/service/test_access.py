@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from sqlalchemy import select
 
-from placewright.errors import InputError, RunError
+from placewright.errors import InputError, RunError, UnknownNameError
 from placewright.service.files import FileStore, TooLargeError, check_name
 from placewright.service.store import Audit, Store, Tokens, sqlite_url
 from placewright.web.client import Client
@@ -124,6 +125,9 @@ def test_a_token_is_kept_as_a_hash_and_ends_with_the_next(store: Store, tmp_path
     tokens.end("bob")
     assert tokens.owner(other) is None
     assert Tokens(store).owner(second) == "anne"
+    with pytest.raises(UnknownNameError, match="did you mean 'anne'"):
+        tokens.change("carl", "Anne")  # who means to shut somebody out must know that nobody was
+    assert tokens.owner(second) == "anne"
     store.close()
     assert all(second.encode() not in path.read_bytes() for path in tmp_path.iterdir())
 
@@ -155,8 +159,12 @@ def test_a_service_with_a_token(tmp_path: Path) -> None:
 
 
 def test_nobody_answers() -> None:
-    """The error names the address."""
+    """The error names the address, also where the answer ends before it has begun."""
     from placewright import connect
 
     with pytest.raises(RunError, match="no answer"):
         connect("http://127.0.0.1:9")
+    with socket.create_server(("127.0.0.1", 0)) as leaving, ThreadPoolExecutor(1) as beside:
+        beside.submit(lambda: leaving.accept()[0].close())  # a service that ends as it is asked
+        with pytest.raises(RunError, match="no answer"):
+            connect(f"http://127.0.0.1:{leaving.getsockname()[1]}")

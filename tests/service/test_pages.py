@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from placewright.planning.solving import solve
+from placewright.report.text import amount
 from placewright.web.client import Client
 from tests.planning.test_toy_wing import PackingFiles
 from tests.report.examples import chain
@@ -144,5 +146,25 @@ def test_a_form_offers_what_its_operation_may_read(
     offered = source.partition("</datalist>")[0]
     assert [name for name in names if f'"{name}"' in offered] == names[:1]
     assert f'<option value="{names[1]}"' in body  # as its cluster
+    gone = serving.request("GET", "/new/operators.plan?on=gone.yaml")[1].decode()
+    assert "<option selected>gone.yaml</option>" in gone  # not another cluster in its place
+    no_relay = serving.request("GET", "/new/samples.plan?relay=false")[1].decode()
+    assert '<option value="false" selected>' in no_relay
     for name in names:
         serving.request("DELETE", f"/api/v1/files/{name}")
+
+
+def test_numbers_of_scripts_are_those_of_tables(serving: Serving, page: Any) -> None:
+    """Digits and units of live values, which the tables of the result repeat."""
+    draw = np.random.default_rng(0)
+    values = [0.0, 1.0, 0.9996, 999.6e-3, 5e-12, *10 ** draw.uniform(-10, 5, 300)]
+    page.goto(serving.url)
+    script = """async ([values, unit]) => {
+        const { amount } = await import("/static/service.js");
+        return values.map((each) => amount(each, unit));
+    }"""
+    assert page.evaluate(script, [values, "s"]) == [amount(each, "s") for each in values]
+    shown = page.evaluate(script, [values, "bins"])
+    assert [float(each.split()[0]) for each in shown] == [
+        float(amount(each, "bins").split()[0]) for each in values
+    ]

@@ -239,6 +239,7 @@ def _tokens(folder: Path) -> list[bytes]:
         {"name": "model"},
         {"variants": [{"name": "v", "file": "../../etc/passwd", "accuracy": 0.5}]},
         {"variants": [{"name": "v", "file": "absent.onnx", "accuracy": 0.5}]},
+        {"variants": [MODEL["variants"][0], MODEL["variants"][0] | {"accuracy": 0.7}]},
         {"variants": [], "family": "../family.yaml"},
         {"options": {"server": ["a/b:1"]}},
         {"options": {"policy": "@/etc/passwd"}},
@@ -384,6 +385,8 @@ def test_from_the_form_to_the_drain(ask: Asking, page: Any) -> None:
     page.fill("#service-family", "sums")
     for k, (file, accuracy) in enumerate((("small.onnx", "0.8"), ("large.onnx", "0.9"))):
         page.get_by_label(f"File of variant {k + 1}").select_option(file)
+        page.get_by_role("button", name="Start").click()
+        page.wait_for_selector(f"text={file}: the accuracy is missing")
         page.get_by_label(f"Accuracy of variant {k + 1}").fill(accuracy)
     page.get_by_role("button", name="Start").click()
     page.wait_for_selector("#try", timeout=WAIT_S * 1000)

@@ -475,7 +475,8 @@ def _outputs(router: APIRouter, service: Service) -> None:
     @router.get("/jobs/{id}/table", response_class=PlainTextResponse)
     def read_table(job: Asked) -> Response:
         """Read what the command has printed."""
-        return PlainTextResponse(log_end(service.jobs.folder(job.id).table))
+        table = service.jobs.folder(job.id).table
+        return FileResponse(table, media_type="text/plain") if table.exists() else Response()
 
     @router.get("/jobs/{id}/result", response_class=JSONResponse)
     def read_result(job: Asked) -> Response:

@@ -353,10 +353,16 @@ class Pages:
         }
 
     def _newest(self, operation: str, options: Options) -> Job | None:
-        """The newest job of an operation with these options, whatever others it has."""
+        """The newest job of an operation with these options, whatever others it has.
+
+        One that was accepted before a file of this name was stored has had another file.
+        """
+        texts = [value for value in options.values() if isinstance(value, str)]
+        stored_s = [file.created_s for file in map(self._service.store.file, texts) if file]
         for job in self._service.store.jobs(operation=operation, most=LOOKED_AT):
             given = {"exact": True, "batch": None} | job.options
-            if all(given.get(name) == value for name, value in options.items()):
+            same = all(given.get(name) == value for name, value in options.items())
+            if same and job.created_s >= max(stored_s, default=0.0):
                 return job
         return None
 

@@ -213,6 +213,10 @@ class Services:
         if language and options["variants"]:
             hint = "leave one of them out"
             raise InputError("has variants and a language model", where=name, hint=hint)
+        names = [each["name"] for each in options["variants"]]
+        if twice := [each for each in names if names.count(each) > 1]:
+            hint = "give each its own name"
+            raise InputError("two variants have the same name", where=twice[0], hint=hint)
         if not options["variants"] and family != "digits":
             raise InputError("has no variants", where=family, hint="give ONNX files")
         with self._lock:

@@ -38,7 +38,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
-from placewright.errors import InputError, RunError
+from placewright.errors import InputError, RunError, check_known
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
@@ -404,8 +404,12 @@ class Tokens:
             self._names = {row.sha256: row.name for row in session.scalars(select(Token))}
 
     def change(self, new: str | None, end: str | None) -> str:
-        """End a token and make one; the token that is made, empty where none is."""
+        """End a token and make one; the token that is made, empty where none is.
+
+        Raises `UnknownNameError`: there is none of the name that is to end.
+        """
         if end is not None:
+            check_known("token", end, self._names.values(), where="--end-token")
             self.end(end)
         name = new or ("" if self._names else FIRST)
         return self.make(name) if name else ""

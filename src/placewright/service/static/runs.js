@@ -76,16 +76,20 @@ for (const part of document.querySelectorAll("[data-follow]")) {
   if (GOING.includes(part.dataset.state)) follow(part);
 }
 
-const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
+/** The mean of the two in the middle, where they are two. */
+function median(values) {
+  const sorted = [...values].sort((a, b) => a - b), half = values.length >> 1;
+  return values.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+}
 
-/** Draw one number of every step. */
+/** Draw one number of every step; there is a gap where a step has none. */
 function line(part, steps, key, text) {
-  const known = steps.filter((each) => each[key] !== null);
+  const values = steps.map((each) => each[key]), known = values.filter((value) => value !== null);
   if (!known.length) return;
-  const values = known.map((each) => each[key]);
-  const low = key === "loss" ? Math.min(...values) : 0, range = Math.max(...values) - low || 1;
-  const across = 800 / Math.max(1, known.length - 1);
-  const d = values.map((value, k) => `${k ? "L" : "M"}${k * across} ${135 - ((value - low) / range) * 125}`);
+  const low = key === "loss" ? known.reduce((a, b) => Math.min(a, b)) : 0;
+  const range = known.reduce((a, b) => Math.max(a, b)) - low || 1;
+  const across = 800 / Math.max(1, values.length - 1);
+  const d = values.map((value, k) => value === null ? "" : `${(values[k - 1] ?? null) === null ? "M" : "L"}${k * across} ${135 - ((value - low) / range) * 125}`);
   part.querySelector(`[data-line=${key}] .value`).setAttribute("d", d.join(""));
   part.querySelector(`[data-range=${key}]`).textContent = `${text(low)} to ${text(low + range)}`;
 }

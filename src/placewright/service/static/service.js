@@ -133,12 +133,16 @@ if (upload) {
   area.addEventListener("drop", (event) => { event.preventDefault(); send(event.dataTransfer.files); });
 }
 
-/** A number with its unit, four digits. */
+const SCALES = [[1, "s"], [1e-3, "ms"], [1e-6, "us"], [1e-9, "ns"]];
+
+/** A number with its unit, as tables and reports have it. */
 export function amount(value, unit) {
   if (value === null || value === undefined) return "-";
-  const scales = { s: [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]], bytes: [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [1, "B"]] };
-  const scale = (scales[unit] ?? []).find(([size]) => Math.abs(value) >= size) ?? [1, unit];
-  return `${Number((value / scale[0]).toPrecision(4))} ${scale[1]}`.trim();
+  if (unit !== "s") return `${Number(value.toPrecision(6))} ${unit}`.trim();
+  if (value === 0) return "0 s";
+  const [size, name] = SCALES.find(([least]) => Math.abs(value) * 1.0005 >= least) ?? SCALES[3];
+  const shown = (value / size).toFixed(0), whole = shown.replace("-", "").length > 3;
+  return `${whole ? shown : Number((value / size).toPrecision(4))} ${name}`;
 }
 
 /** Value and bound over time, as two lines. */
@@ -176,9 +180,11 @@ function follow(job) {
   source.addEventListener("progress", (event) => {
     const line = JSON.parse(event.data), unit = line.unit || "";
     at("what").textContent = line.what ? `${line.title}: ${line.what}` : line.title;
+    ["value", "bound", "gap"].forEach((key, k) => { at(key).previousElementSibling.textContent = line.names[k]; });
     at("value").textContent = amount(line.value, unit);
     at("bound").textContent = amount(line.bound, unit);
-    at("gap").textContent = line.gap === null ? "-" : `${(line.gap * 100).toFixed(1)} %`;
+    at("gap").textContent = line.gap === null ? "-" : `${(line.gap * 100).toFixed(line.gap < 1 ? 1 : 0)} %`;
+    if (line.elapsed_s < points.at(-1)?.at) points.length = 0; // the next search, or attempt
     points.push({ at: line.elapsed_s, value: line.value, bound: line.bound });
     draw(at("history"), points);
   });

@@ -10,12 +10,13 @@ const form = at("new-service");
 async function create() {
   const own = at("own-yes").checked, language = at("own-language")?.checked;
   const body = { name: at("service-name").value.trim(), options: options(form) };
-  if (body.options.cluster || language) delete body.options.server;
+  if ((body.options.cluster || language) && at("option-server").value === at("option-server").defaultValue) delete body.options.server;
   if (language) body.language_model = at("language-model").value;
   if (own) {
     body.family = at("service-family").value.trim();
     body.variants = [...at("variants").tBodies[0].rows].flatMap((row) => {
       const file = row.querySelector("select").value, accuracy = row.querySelector("input").value;
+      if (file && !accuracy) throw { what: "the accuracy is missing", where: file, next: "state its accuracy on data that it was not trained on, 0 to 1" };
       return file ? [{ name: file.replace(/\.onnx$/, ""), file, accuracy: Number(accuracy) }] : [];
     });
   }
@@ -189,9 +190,9 @@ function show(found) {
   const p = recent.percentiles_s;
   at("percentiles").textContent = p.p50 === undefined ? "-" : [p.p50, p.p95, p.p99].map((each) => (each * 1e3).toPrecision(3)).join(", ");
   at("latest").tBodies[0].replaceChildren(...recent.latest.map((each) => {
-    const took = each.end_s === undefined ? "-" : amount(each.end_s - each.arrival_s, "s");
+    const took = each.answered_s === undefined ? "-" : amount(each.answered_s - each.arrival_s, "s");
     const allowed = each.deadline_s === undefined ? "-" : amount(each.deadline_s, "s");
-    return row([[String(each.request), "num"], [each.status === 200 ? (each.end_s <= each.due_s ? "in time" : "late") : `refused ${each.status}`], [each.server ?? "-"], [each.variant ?? "-"], [took, "num"], [allowed, "num"], [each.reason ?? "", "note"]]);
+    return row([[String(each.request), "num"], [each.status === 200 ? (each.answered_s <= each.due_s ? "in time" : "late") : `refused ${each.status}`], [each.server ?? "-"], [each.variant ?? "-"], [took, "num"], [allowed, "num"], [each.reason ?? "", "note"]]);
   }));
   if (!numbers) return;
   const any = numbers.recent_rate_per_s > 0;
