@@ -69,6 +69,13 @@ def test_what_is_saved_while_a_trainer_is_open_is_what_it_has_learned(
         for found in (saved["weight"].read(), plain, up.state_dict()["weight"]):
             assert torch.allclose(found, trained(2), atol=1e-6)
             assert torch.equal(found, trainer.state_dict()["weight"])
+        with torch.no_grad():  # after the last step: the model's are the newest
+            weight_of(up).fill_(0.5)
+        plain = up.to_module().weight
+        assert isinstance(plain, Tensor)
+        for found in (up.state_dict()["weight"], plain, trainer.state_dict()["weight"]):
+            assert torch.equal(found, torch.full_like(found, 0.5))
+        weight_of(up).copy_(trained(2))
         for attempt in (lambda: up(X), lambda: list(up.stream([X])), up.trainer):
             with pytest.raises(InputError, match=r"trainer of the placed model is open"):
                 attempt()

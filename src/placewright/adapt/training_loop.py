@@ -314,8 +314,7 @@ class TrainingLoop(Generic[Run]):
         RunError
             The trainer is closed.
         """
-        with self.unread():
-            self._hand_over()
+        with self.handed_over():
             return self._program.state_dict()
 
     def save(self, path: str | Path) -> Path:
@@ -368,6 +367,13 @@ class TrainingLoop(Generic[Run]):
         """Give workers the values that the loop has changed since the last step."""
         if self._changes is not None and self._changes.hand_over():
             self._program.changed()
+
+    @contextmanager
+    def handed_over(self) -> Iterator[None]:
+        """The workers' weights inside are those of the last step or what the loop has set since."""
+        with self.unread():
+            self._hand_over()
+            yield
 
     def unread(self) -> AbstractContextManager[None]:
         """What is read of the model inside is what it has: the newest weights are not fetched."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,7 +192,9 @@ class LoadedModel:
         """Parameters and persistent buffers as they are now, by name in the model."""
         run = self.workers.trained_by
         if run is not None:
-            return self._weights(run.state())
+            trainer = self.workers.trainer()
+            with nullcontext() if trainer is None else trainer.handed_over():
+                return self._weights(run.state())
         if self.workers.up is None:
             refreshed = self.workload.refreshed(files=True)
             if refreshed is not self.workload:

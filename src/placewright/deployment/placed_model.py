@@ -456,7 +456,9 @@ class PlacedModel(LoadedModel):
             patience_s=patience_s,
             seed=seed,
         )
-        return TrainingLoop(program, self.monitor, self)
+        trainer = TrainingLoop(program, self.monitor, self)
+        self.workers.trainer = weakref.ref(trainer)
+        return trainer
 
     def training_program(
         self,

@@ -35,6 +35,7 @@ from placewright.planning.contract import STEPS, Meter, Monitor
 from placewright.runtime.engines.engine import ENGINES, Engine, open_engine
 
 if TYPE_CHECKING:
+    from placewright.adapt.training_loop import TrainingLoop
     from placewright.capturing.model import State
     from placewright.cluster.cluster import Cluster
     from placewright.deployment.model_files import FileWorkload, TensorFlowWorkload
@@ -86,6 +87,7 @@ class ModelWorkers:
             raise UnknownNameError("engine", str(engine), ENGINES, where="engine")
         self.cluster, self._emulate = cluster, emulate
         self.training: Callable[[], AdaptiveRun | None] = lambda: None
+        self.trainer: Callable[[], TrainingLoop[AdaptiveRun] | None] = lambda: None
         # Of who gives orders: threads of the caller take turns, also with several placed models.
         self.turn = RLock()
         self._local = engine == "local"
