@@ -18,25 +18,32 @@ import numpy.typing as npt
 
 from placewright.errors import InfeasibleError, InputError
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
-from placewright.operators.costs import break_of_chain, kernel_costs
+from placewright.operators.costs import break_of_chain, kernel_costs, linked
 from placewright.operators.judgement import OperatorJudgement, Transfers, violation_words
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.problem import Communication, Links, Objective, OperatorProblem, Overlap
 from placewright.operators.simulation import scores
 from placewright.operators.simulation.fast import UNSURE
-from placewright.operators.simulation.fast_state import FastState, copy_fast_state, make_fast_state
-from placewright.operators.simulation.full import makespan, period, simulate
-from placewright.operators.simulation.full_state import SimulatorState, copy_state, make_state
+from placewright.operators.simulation.fast_state import (
+    FastState,
+    copied_arrays,
+    copy_fast_state,
+    make_fast_state,
+)
 from placewright.operators.simulation.inputs import (
-    DONE,
-    NO_KERNEL,
-    NO_LINK,
     Mode,
     checked_batch,
     default_order,
     parts_of_batch,
 )
 from placewright.operators.simulation.loads import as_pipeline, is_pipeline
+from placewright.operators.simulation.rounds import (
+    TRANSFERS,
+    Rounds,
+    make_rounds,
+    period,
+    simulate,
+)
 from placewright.operators.simulation.star import judge_star, star_scores
 from placewright.operators.sizes import room_bytes, whole_bytes
 
@@ -80,27 +87,20 @@ class OperatorJudge:
 
     Attributes
     ----------
-    full
-        State of the full simulator, for compiled searches:
-        ``simulate(*judge.full, judge.mode(), placement, order)``.
+    state, rounds
+        Of the simulators, for compiled searches: `state` is all that the fast one needs,
+        ``simulate(judge.state, judge.rounds, judge.mode(), placement, order)`` is the one by
+        rounds.
     """
 
-    __slots__ = ("_fast", "full", "problem")
+    __slots__ = ("problem", "rounds", "state")
 
     def __init__(self, problem: OperatorProblem) -> None:
         self.problem = problem
         costs = kernel_costs(problem)
         second_pass = problem.is_backward if problem.pipeline.diffmaxima else None
-        self.full = make_state(costs, len(problem.channel_names), second_pass)
-        self._fast: FastState | None = None
-
-    @property
-    def fast(self) -> FastState:
-        """State of the fast simulator, for batches and searches."""
-        if self._fast is None:
-            costs = kernel_costs(self.problem)
-            self._fast = make_fast_state(costs, len(self.problem.channel_names))
-        return self._fast
+        self.state = make_fast_state(costs, len(problem.channel_names))
+        self.rounds = make_rounds(costs, self.state, second_pass)
 
     def mode(self, dispatch: Dispatch = Dispatch.READY, *, memory: bool = True) -> Mode:
         """What the problem asks the simulators for."""
@@ -125,9 +125,9 @@ class OperatorJudge:
         if self.problem.communication is Communication.STAR:
             return judge_star(self.problem, plan)
         order = default_order(self.problem) if plan.order is None else thawed(plan.order)
-        code = simulate(*self.full, self.mode(plan.dispatch), thawed(plan.placement), order)
-        if code != DONE:
-            raise _refusal(self.problem, self.full, code, plan)
+        mode, place = self.mode(plan.dispatch), thawed(plan.placement)
+        if not simulate(self.state, self.rounds, mode, place, order):
+            raise _refusal(self.problem, self.state, plan)
         return self._judgement(plan)
 
     def many(
@@ -145,43 +145,51 @@ class OperatorJudge:
             return star_scores(p, rows)
         mode = self.mode(dispatch, memory=_can_be_short(p))
         throughput = p.objective is Objective.THROUGHPUT
-        value_s, over = self._scored(rows, fixed, mode, full=throughput or mode.serial)
+        value_s, over = self._scored(rows, fixed, mode, rounds=throughput or mode.serial)
         unsure = np.flatnonzero(value_s == UNSURE)
         if len(unsure):
-            value_s[unsure], over[unsure] = self._scored(rows[unsure], fixed, mode, full=True)
+            value_s[unsure], over[unsure] = self._scored(rows[unsure], fixed, mode, rounds=True)
         return value_s, over
 
     def _scored(
-        self, rows: IntArray, order: IntArray, mode: Mode, *, full: bool
+        self, rows: IntArray, order: IntArray, mode: Mode, *, rounds: bool
     ) -> tuple[FloatArray, IntArray]:
         """Scores of placements by the kernels, on several cores where there are many."""
         p = self.problem
         value_s, over = np.empty(len(rows)), np.zeros(len(rows), dtype=np.int64)
 
-        def run(fast: FastState, simulator: SimulatorState, part: slice) -> None:
-            asked, load_s = simulator if full else None, self.load_scratch()
-            scores.run_many(fast, asked, mode, load_s, rows[part], order, value_s[part], over[part])
+        def run(state: FastState, more: Rounds, part: slice) -> None:
+            asked, load_s = more if rounds else None, self.load_scratch()
+            scores.run_many(
+                state, asked, mode, load_s, rows[part], order, value_s[part], over[part]
+            )
 
         parts = parts_of_batch(len(rows), len(rows) * (p.n + len(p.consumers)))
         if len(parts) == 1:
-            run(self.fast, self.full, parts[0])
+            run(self.state, self.rounds, parts[0])
             return value_s, over
         with ThreadPoolExecutor(len(parts)) as pool:
-            own = [(copy_fast_state(self.fast), copy_state(self.full), part) for part in parts]
+            own = [
+                (copy_fast_state(self.state), Rounds(**copied_arrays(self.rounds)), part)
+                for part in parts
+            ]
             for done in [pool.submit(run, *arguments) for arguments in own]:
                 done.result()
         return value_s, over
 
     def _judgement(self, plan: OperatorPlan) -> OperatorJudgement:
-        """What the full simulator's state says after a simulation."""
-        p, (w, x, o), place = self.problem, self.full, plan.placement
-        if not len(scratch := self.load_scratch()):
-            value = float(makespan(x, o))
-        else:
-            value = float(period(w, x, o, self.mode(), thawed(place), scratch))
-        peak = w[o.peak : o.peak + p.m].copy()
-        over = np.maximum(0, peak - w[o.memory_bytes : o.memory_bytes + p.m])
+        """What the state says after a simulation by rounds."""
+        p, s, place = self.problem, self.state, plan.placement
+        value = float(s.makespan_s[0])
+        start_s, transfers = s.start_s[: p.n].copy(), self._transfers(place)
+        scores.peaks(s, np.full(p.m, -1))
+        peak = s.peak_bytes.copy()
+        over = np.maximum(0, peak - s.memory_bytes)
+        if len(scratch := self.load_scratch()):
+            value = float(period(s, self.rounds, self.mode(), thawed(place), scratch))
         took_s = p.compute_s[np.arange(p.n), place]
+        with np.errstate(over="ignore"):  # infinite
+            end_s = start_s + took_s
         return OperatorJudgement(
             problem=p,
             placement=place,
@@ -189,19 +197,19 @@ class OperatorJudge:
             feasible=not over.any(),
             violation=violation_words(p, over),
             violation_bytes=int(over.sum()),
-            op_start_s=x[o.start_s : o.start_s + p.n].copy(),
-            op_end_s=x[o.end_s : o.end_s + p.n].copy(),
-            transfers=self._transfers(place),
+            op_start_s=start_s,
+            op_end_s=end_s,
+            transfers=transfers,
             peak_bytes=peak,
             busy_s=np.bincount(place, took_s, minlength=p.m).astype(np.float64),
         )
 
     def _transfers(self, place: IntArray) -> Transfers:
-        w, x, o = self.full
-        count = int(w[o.transfer_count])
-        tensor = w[o.transfer_tensor : o.transfer_tensor + count]
-        target = w[o.transfer_target : o.transfer_target + count]
-        start, end = x[o.sent_s : o.sent_s + count], x[o.event_s + o.m : o.event_s + o.m + count]
+        r = self.rounds
+        sent = slice(int(r.counts[TRANSFERS]))
+        edges = self.state.edges[r.edge[sent]]
+        tensor, target = r.tensor[edges["tensor"] - 1], place[edges["consumer"]]
+        start, end = r.sent_s[sent], r.end_s[sent]
         by = np.lexsort((target, tensor, start))
         source = place[self.problem.tensor_producer[tensor]]
         return Transfers(tensor[by], source[by], target[by], start[by], end[by])
@@ -305,30 +313,27 @@ def _can_be_short(problem: OperatorProblem) -> bool:
 
 
 def _refusal(
-    p: OperatorProblem, full: SimulatorState, code: int, plan: OperatorPlan
+    p: OperatorProblem, state: FastState, plan: OperatorPlan
 ) -> InputError | InfeasibleError:
-    """Why the full simulator could not simulate a plan, from the state that it left."""
-    w, _, o = full
-    failed_item, where = int(w[o.failed_item]), f"plan for {p.name}"
-    if code == NO_LINK:
-        tensor, target = (
-            int(w[o.transfer_tensor + failed_item]),
-            int(w[o.transfer_target + failed_item]),
-        )
-        source = int(plan.placement[p.tensor_producer[tensor]])
+    """Which of the rules P1 to P3 a plan breaks; `state`: as its simulation has left it."""
+    where, place = f"plan for {p.name}", plan.placement
+    unable = np.flatnonzero(~np.isfinite(p.compute_s[np.arange(p.n), place]))
+    if len(unable):
+        operator, device = p.operator_names[unable[0]], p.device_names[place[unable[0]]]
+        return InfeasibleError(f"{operator!r} cannot run on {device!r}", where=where)
+    source, target = place[p.consumed_from], place[p.consumers]
+    apart = np.flatnonzero((source != target) & ~linked(p)[source, target])
+    if len(apart):
+        first = apart[0]
         return InfeasibleError(
-            f"no link from {p.device_names[source]!r} to {p.device_names[target]!r} "
-            f"for tensor {p.tensor_names[tensor]!r}",
+            f"no link from {p.device_names[source[first]]!r} to "
+            f"{p.device_names[target[first]]!r} for tensor {p.tensor_names[p.consumed[first]]!r}",
             where=where,
             hint="add a link to the cluster or keep both operators on one device",
         )
-    if code == NO_KERNEL:
-        device = p.device_names[int(plan.placement[failed_item])]
-        return InfeasibleError(
-            f"{p.operator_names[failed_item]!r} cannot run on {device!r}", where=where
-        )
+    waiting = int(np.flatnonzero(state.ops["waiting"][: p.n])[0])
     return InputError(
-        f"the order contradicts the graph: {p.operator_names[failed_item]!r} waits forever",
+        f"the order contradicts the graph: {p.operator_names[waiting]!r} waits forever",
         where=where,
         hint="list producers before their consumers",
     )

@@ -98,7 +98,7 @@ def test_the_walk_is_the_same_with_the_full_simulator_from_the_start(seed: int) 
         with pytest.MonkeyPatch.context() as patch:
             if full:
                 patch.setattr(
-                    placements, "_asked", lambda judge: (judge.full, judge.load_scratch())
+                    placements, "_asked", lambda judge: (judge.rounds, judge.load_scratch())
                 )
             ends.append(improve(judge, groups_of(problem), start, moves=150, heat=1.0, seed=3))
     assert ends[0].score == ends[1].score

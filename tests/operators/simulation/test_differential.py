@@ -1,8 +1,8 @@
 """Every simulator of wing 1 on the same instances: they agree to the last bit.
 
 The rules are those of docs/reference/simulation.md; the reference follows them word by word. Each
-simulator takes part wherever it supports the mode: the full one (through the judge), batches, the
-fast one, the decoder of sequences, and star.
+simulator takes part wherever it supports the mode: the one by rounds (through the judge), batches,
+the fast one, the decoder of sequences, and star.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def agree(problem: OperatorProblem, plan: OperatorPlan, seen: Seen) -> reference
 
 
 def the_judge(problem: OperatorProblem, plan: OperatorPlan, expected: reference.Outcome) -> None:
-    """The full simulator, star and loads: every number that the judge gives."""
+    """The simulator by rounds, star and loads: every number that the judge gives."""
     if expected.refused:
         with pytest.raises((InfeasibleError, InputError)):
             judge(problem, plan)
@@ -83,7 +83,7 @@ def the_judge(problem: OperatorProblem, plan: OperatorPlan, expected: reference.
 
 
 def batches(judge_: OperatorJudge, plan: OperatorPlan, expected: reference.Outcome) -> None:
-    """Compiled scores: fast simulator first, the full one where it is unsure, loads."""
+    """Compiled scores: fast simulator first, the one by rounds where it is unsure, loads."""
     value, over = judge_.many(plan.placement, plan.order, plan.dispatch)
     assert (value.tolist(), over.tolist()) == ([expected.value], [expected.over_bytes])
 
@@ -94,7 +94,7 @@ def the_fast_simulator(
     """The makespan, or that it cannot tell; bytes over are those of `batches`."""
     order = default_order(judge_.problem) if plan.order is None else plan.order.copy()
     mode = judge_.mode(plan.dispatch)
-    value = simulate_fast(judge_.fast, mode, plan.placement.copy(), order)
+    value = simulate_fast(judge_.state, mode, plan.placement.copy(), order)
     seen["unsure" if value == UNSURE else "sure"] += 1
     assert value in (UNSURE, expected.value)
 
@@ -296,9 +296,7 @@ def large(seed: int, links: Links) -> OperatorProblem:
     return with_random_views(problem, seed).replace(memory_bytes=rng.random(problem.m) * most)
 
 
-def the_full_and_the_fast(
-    judge_: OperatorJudge, plan: OperatorPlan, seen: Seen
-) -> reference.Outcome:
+def rounds_and_the_fast(judge_: OperatorJudge, plan: OperatorPlan, seen: Seen) -> reference.Outcome:
     """Where the reference takes too long."""
     try:
         judged = judge_(plan)
@@ -319,14 +317,14 @@ def test_large_problems_without_ties(links: Links) -> None:
         problem = large(seed, links)
         judge_ = OperatorJudge(problem)
         for plan in some_plans(problem, np.random.default_rng(seed)):
-            seen["short"] += the_full_and_the_fast(judge_, plan, seen).over_bytes > 0
+            seen["short"] += rounds_and_the_fast(judge_, plan, seen).over_bytes > 0
     assert seen["unsure"] == 0
     assert seen["short"] > 15
 
 
 @pytest.mark.parametrize("links", Links)
 def test_small_problems_with_short_memory(links: Links) -> None:
-    """Ties and zeros; most values are sure, and bytes over are the full simulator's."""
+    """Ties and zeros; most values are sure, and bytes over are those of rounds."""
     seen = Seen()
     for seed in range(120):
         problem = with_random_views(random_problem(seed, links=links), seed)
@@ -335,7 +333,7 @@ def test_small_problems_with_short_memory(links: Links) -> None:
         problem = problem.replace(memory_bytes=rng.random(problem.m) * most)
         judge_ = OperatorJudge(problem)
         for plan in some_plans(problem, rng):
-            seen["short"] += the_full_and_the_fast(judge_, plan, seen).over_bytes > 0
+            seen["short"] += rounds_and_the_fast(judge_, plan, seen).over_bytes > 0
     assert seen["sure"] > 160
     assert seen["unsure"] > 0
     assert seen["short"] > 60
@@ -358,7 +356,7 @@ def test_long_queues() -> None:
     """More pending operators than are looked through one by one."""
     seen = Seen()
     for problem, plan in long_queues():
-        the_full_and_the_fast(OperatorJudge(problem), plan, seen)
+        rounds_and_the_fast(OperatorJudge(problem), plan, seen)
     assert seen["unsure"] == 0
 
 
@@ -368,7 +366,7 @@ def test_operators_that_take_no_time_are_sure() -> None:
         problem = tiny([[1.0] * 2, [0.0] * 2, [0.0] * 2], tensors)
         judge_ = OperatorJudge(problem)
         row: IntArray = np.zeros(3, dtype=np.int64)
-        assert simulate_fast(judge_.fast, judge_.mode(), row, NO_ORDER) == 1.0
+        assert simulate_fast(judge_.state, judge_.mode(), row, NO_ORDER) == 1.0
 
 
 def test_interleaved_placements() -> None:
@@ -378,7 +376,7 @@ def test_interleaved_placements() -> None:
         judge_, rng = OperatorJudge(problem), np.random.default_rng(seed)
         rows: IntArray = np.array([random_placement(problem, rng) for _ in range(1 + seed % 7)])
         mode = judge_.mode(memory=False)
-        alone = [simulate_fast(judge_.fast, mode, row, NO_ORDER) for row in rows]
+        alone = [simulate_fast(judge_.state, mode, row, NO_ORDER) for row in rows]
         together = judge_.many(rows)[0]
         for one, other in zip(alone, together, strict=True):
             assert one in (UNSURE, other)
@@ -412,12 +410,22 @@ def test_threads_do_not_change_a_batch() -> None:
         assert part[1].tolist() == whole[1][at : at + 7].tolist()
 
 
-def test_missing_links_are_left_to_the_full_simulator() -> None:
+def test_missing_links_are_left_to_rounds() -> None:
     """The fast one is unsure wherever some pair has no link."""
     problem = named_instances()["unlinked"]
     judge_ = OperatorJudge(problem)
     place = np.zeros(problem.n, dtype=np.int64)
-    assert simulate_fast(judge_.fast, judge_.mode(), place, NO_ORDER) == UNSURE
+    assert simulate_fast(judge_.state, judge_.mode(), place, NO_ORDER) == UNSURE
+
+
+@pytest.mark.parametrize("overlap", Overlap)
+def test_seconds_without_end(overlap: Overlap) -> None:
+    """Sums that overflow are infinite on every simulator; what was before them stays."""
+    problem = tiny([[1.5e308] * 2] * 3, [(0, 1.0, [1]), (1, 1.0, [2])], overlap=overlap)
+    for place in ([0, 0, 0], [0, 1, 0]):
+        judged = judge(problem, OperatorPlan(place))
+        assert (judged.value, judged.op_end_s.tolist()) == (np.inf, [1.5e308, np.inf, np.inf])
+        assert evaluate_many(problem, [place])[0].tolist() == [np.inf]
 
 
 def test_a_judge_forgets_what_it_simulated() -> None:

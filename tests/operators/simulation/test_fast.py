@@ -22,7 +22,7 @@ def test_by_rank_then_by_number(skew: int) -> None:
         rng = np.random.default_rng(seed)
         compute = np.where(np.isfinite(problem.compute_s), 1.0, np.inf)
         compute *= rng.integers(1, 4, (problem.n, 1)) * rng.random((problem.n, 1)) ** skew
-        fast = OperatorJudge(problem.replace(compute_s=compute)).fast
+        fast = OperatorJudge(problem.replace(compute_s=compute)).state
         simulate(fast, OperatorJudge(problem).mode(), random_placement(problem, rng), NO_ORDER)
         if fast.all_linked:
             by = np.lexsort((np.arange(problem.n), fast.rank))
@@ -34,14 +34,14 @@ def test_the_rank_is_the_longest_way() -> None:
     judge = OperatorJudge(
         tiny([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]], [(0, 8.0, [1]), (1, 16.0, [2])])
     )
-    simulate(judge.fast, judge.mode(Dispatch.READY), np.array([0, 1, 1]), NO_ORDER)
-    assert judge.fast.rank[:3].tolist() == [-15.0, -6.0, -4.0]
+    simulate(judge.state, judge.mode(Dispatch.READY), np.array([0, 1, 1]), NO_ORDER)
+    assert judge.state.rank[:3].tolist() == [-15.0, -6.0, -4.0]
 
 
 def test_every_problem_has_the_same_types() -> None:
     """Also one without tensors: for other types all kernels would be compiled again."""
     alone = OperatorJudge(tiny([[1.0]]))
     two = OperatorJudge(tiny([[1.0, 1.0]] * 2, [(0, 8.0, [1])], objective="throughput"))
-    assert typeof(alone.fast) == typeof(two.fast)
-    assert typeof(alone.full) == typeof(two.full)
+    assert typeof(alone.state) == typeof(two.state)
+    assert typeof(alone.rounds) == typeof(two.rounds)
     assert typeof(alone.load_scratch()) == typeof(two.load_scratch())

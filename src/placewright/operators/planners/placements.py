@@ -18,7 +18,7 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
 from placewright.numerics.by_reference import by_reference
-from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount
+from placewright.numerics.njit import njit_internal, njit_no_refcount
 from placewright.operators.costs import Groups
 from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import Dispatch, OperatorPlan
@@ -26,9 +26,8 @@ from placewright.operators.planners.annealing import draw, group_members
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.simulation.fast import UNSURE
 from placewright.operators.simulation.fast_state import FastState
-from placewright.operators.simulation.full import period, simulate
-from placewright.operators.simulation.full_state import SimulatorState, StateLayout
-from placewright.operators.simulation.inputs import DONE, Mode, default_order
+from placewright.operators.simulation.inputs import Mode, default_order
+from placewright.operators.simulation.rounds import Rounds, period, simulate
 from placewright.operators.simulation.scores import score
 from placewright.operators.sizes import home_bytes
 
@@ -104,7 +103,7 @@ def improve(
     if placements <= moves:
         return _best_of_all(judge, groups, start, deadline_s)
     instance = _instance(judge, groups, start)
-    full, load_s = _asked(judge)
+    rounds, load_s = _asked(judge)
     score = (start.score.value_s, start.score.over_bytes)
     walk = begin(len(groups.allowed), start.place, score, seed)
     walk.score[TEMPERATURE] = heat * mean_operator_s(judge.problem)
@@ -113,9 +112,9 @@ def improve(
         done = int(walk.counts[EVALUATED])
         list_critical(instance, judge, walk, load_s)
         count = min(CHUNK, moves - done)
-        if not anneal_moves(instance, full, load_s, walk, count, cooling):
-            full = judge.full
-            anneal_moves(instance, full, load_s, walk, count, cooling)
+        if not anneal_moves(instance, rounds, load_s, walk, count, cooling):
+            rounds = judge.rounds
+            anneal_moves(instance, rounds, load_s, walk, count, cooling)
         # Only the simulation of `list_critical` was counted: no move changes anything any more.
         if walk.counts[EVALUATED] <= done + 1:
             break
@@ -123,11 +122,11 @@ def improve(
     return Start(walk.best.copy(), best, start.order, start.dispatch)
 
 
-def _asked(judge: OperatorJudge) -> tuple[SimulatorState | None, FloatArray]:
+def _asked(judge: OperatorJudge) -> tuple[Rounds | None, FloatArray]:
     """What moves are scored with beside the fast simulator, as `run_many` takes it."""
     load_s = judge.load_scratch()
-    full = judge.full if len(load_s) or judge.mode().serial else None
-    return full, load_s
+    rounds = judge.rounds if len(load_s) or judge.mode().serial else None
+    return rounds, load_s
 
 
 def _best_of_all(judge: OperatorJudge, groups: Groups, start: Start, deadline_s: float) -> Start:
@@ -164,7 +163,7 @@ def _instance(judge: OperatorJudge, groups: Groups, start: Start) -> PlacementIn
     group_start, members = group_members(groups.group, len(groups.allowed))
     neighbour_start, neighbours = _neighbours(problem)
     return PlacementInstance(
-        fast=judge.fast,
+        fast=judge.state,
         mode=judge.mode(start.dispatch, memory=bool(np.isfinite(problem.memory_bytes).any())),
         group=groups.group,
         group_start=group_start,
@@ -267,7 +266,7 @@ def begin(groups: int, place: IntArray, score: tuple[float, float], seed: int) -
 @njit_no_refcount
 def anneal_moves(
     s: PlacementInstance,
-    full: SimulatorState | None,
+    rounds: Rounds | None,
     load_s: FloatArray,
     walk: PlacementWalk,
     evaluations: int,
@@ -275,8 +274,8 @@ def anneal_moves(
 ) -> bool:
     """Evaluate `evaluations` moves; the temperature is multiplied by `cooling` after each.
 
-    `full`, `load_s`: see `run_many`. Without `full` it returns False where the fast simulator is
-    unsure: that move is taken back, as if it had not been drawn, and the next call goes on there.
+    `rounds`, `load_s`: see `run_many`. Without `rounds` it returns False where the fast simulator
+    is unsure: that move is taken back, as if it had not been drawn; the next call goes on there.
     """
     if walk.counts[LEFT] == 0:
         walk.counts[LEFT], walk.counts[IDLE] = evaluations, 0
@@ -285,7 +284,7 @@ def anneal_moves(
         if not _propose(s, walk):
             walk.counts[IDLE] += 1
             continue
-        value, excess = score(s.fast, full, s.mode, walk.place, s.order, load_s)
+        value, excess = score(s.fast, rounds, s.mode, walk.place, s.order, load_s)
         if value == UNSURE:
             _undo(s, walk)
             walk.counts[RANDOM] = drawn
@@ -441,18 +440,18 @@ def list_critical(
     """
     walk.counts[CRITICAL] = 0
     walk.counts[EVALUATED] += 1
-    simulator = judge.full
+    state, rounds = judge.state, judge.rounds
     if len(load_s) and not s.mode.serial:
-        period(*simulator, s.mode, walk.place, load_s)
+        period(state, rounds, s.mode, walk.place, load_s)
         found = _on_the_busiest(judge.problem, walk.place, load_s)
         walk.critical[: len(found)] = found
         walk.counts[CRITICAL] = len(found)
         return
-    # The fast simulator keeps no starts and arrivals of transfers: the full one runs once a chunk.
-    if simulate(*simulator, s.mode, walk.place, s.order) == DONE:
-        end_s = simulator.x[simulator.o.end_s : simulator.o.end_s + simulator.o.n]
+    # The fast simulator may be unsure, and keeps times only where bytes count: once a chunk.
+    if simulate(state, rounds, s.mode, walk.place, s.order):
+        end_s = (state.start_s + state.ops["took_s"])[: state.n]
         # Stable: numpy breaks ties by the instructions of the CPU otherwise, and plans with them.
-        _follow_back(*simulator, walk, np.argsort(end_s, kind="stable"))
+        _follow_back(state, rounds, walk, end_s, np.argsort(end_s, kind="stable"))
 
 
 def _on_the_busiest(p: OperatorProblem, place: IntArray, load_s: FloatArray) -> IntArray:
@@ -468,57 +467,52 @@ def _on_the_busiest(p: OperatorProblem, place: IntArray, load_s: FloatArray) -> 
 
 @njit_no_refcount
 def _follow_back(
-    w: IntArray, x: FloatArray, o: StateLayout, walk: PlacementWalk, by_end: IntArray
+    s: FastState, r: Rounds, walk: PlacementWalk, end_s: FloatArray, by_end: IntArray
 ) -> None:
     """`by_end` lists the operators by when they ended."""
-    i, at = by_end[-1], o.n
-    for size in range(o.n):
+    i, at = by_end[-1], s.n
+    for size in range(s.n):
         walk.critical[size] = i
         walk.counts[CRITICAL] = size + 1
-        start = x[o.start_s + i]
+        start = s.start_s[i]
         if start <= 0.0:
             return
         # Starts only become earlier along the path: `at` goes through the list once.
-        while at > 0 and x[o.end_s + by_end[at - 1]] >= start:
+        while at > 0 and end_s[by_end[at - 1]] >= start:
             at -= 1
-        i = _blocker(w, x, o, walk.place, i, by_end, at)
+        i = _blocker(s, r, walk.place, i, end_s, by_end, at)
         if i < 0:
             return
 
 
 @njit_internal
 def _blocker(
-    w: IntArray, x: FloatArray, o: StateLayout, place: IntArray, i: int, by_end: IntArray, at: int
+    s: FastState,
+    r: Rounds,
+    place: IntArray,
+    i: int,
+    end_s: FloatArray,
+    by_end: IntArray,
+    at: int,
 ) -> int:
     """What operator `i` waited for: its latest input or, if that came earlier, its device.
 
     Operators that ended when it started are in `by_end` from `at` on.
     """
     latest, source = -1.0, -1
-    for a in range(w[o.in_offsets + i], w[o.in_offsets + i + 1]):
-        p = w[o.producer + w[o.in_tensors + a]]
-        arrival = _arrival_s(w, x, o, place, w[o.in_tensors + a], place[i])
+    for a in range(r.in_start[i], r.in_start[i + 1]):
+        edge = r.in_edge[a]
+        p = int(s.tensors[s.edges[edge].tensor - 1].producer)
+        # The copy that it reads came, or was made here.
+        copy = s.copy[edge]
+        arrival = s.arrival_s[copy] if copy < len(s.edges) else end_s[p]
         if arrival > latest:
             latest, source = arrival, p
-    start = x[o.start_s + i]
+    start = s.start_s[i]
     # Its inputs were there before: it waited for the operator that ended when it started.
-    while latest < start and at < o.n and x[o.end_s + by_end[at]] == start:
+    while latest < start and at < s.n and end_s[by_end[at]] == start:
         j = by_end[at]
         if place[j] == place[i] and j != i:
             return int(j)
         at += 1
     return source
-
-
-@njit_inline
-def _arrival_s(
-    w: IntArray, x: FloatArray, o: StateLayout, place: IntArray, k: int, d: int
-) -> float:
-    """When tensor `k` was made on device `d` or came there."""
-    p = w[o.producer + k]
-    if place[p] == d:
-        return x[o.end_s + p]  # type: ignore[no-any-return]
-    e = w[o.first_transfer + k]
-    while w[o.transfer_target + e] != d:
-        e += 1
-    return x[o.event_s + o.m + e]  # type: ignore[no-any-return]

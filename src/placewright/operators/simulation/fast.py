@@ -1,16 +1,16 @@
 """Fast simulator, compiled: the makespan only, no trace.
 
-It follows the rules of docs/reference/simulation.md to the last bit, as the full simulator does,
-with fewer events. A channel serves first come, first served (rule C4), so the end of a transfer is
-known the moment it is requested: ``max(now, channel.free_s)`` plus its duration. The time from
-which an operator is ready is therefore known when its last producer ends. What is left is one event
-per operator and one per wait of a device; the next one is the least of m times.
+It follows the rules of docs/reference/simulation.md to the last bit, as the simulator by rounds
+does, with fewer events. A channel serves first come, first served (rule C4), so the end of a
+transfer is known the moment it is requested: ``max(now, channel.free_s)`` plus its duration. The
+time from which an operator is ready is therefore known when its last producer ends. What is left is
+one event per operator and one per wait of a device; the next one is the least of m times.
 
 **When the result is unsure.** Devices take their events one by one, not in the rounds of rule E3.
 That makes no difference unless a transfer arrives at the instant at which it starts (in a later
 round of it), or two operators that end at one instant request one channel: the best reader comes
 first, and the operator that is handled later may have it. The fast simulator returns `UNSURE` in
-both cases, and the full one runs instead. It also handles pairs of devices without a link.
+both cases, and the one by rounds runs instead. It also handles pairs of devices without a link.
 
 **Why it is written as it is.** Branches that a processor would guess wrong are computed instead,
 as ``where`` expressions and rows that are written before it is known whether they count. Since
@@ -31,7 +31,7 @@ from placewright.operators.simulation.fast_state import FastState, Offsets
 from placewright.operators.simulation.inputs import Mode
 
 UNSURE = -1.0
-"""Returned instead of a makespan where the full simulator has to run."""
+"""Returned instead of a makespan where the simulator by rounds has to run."""
 
 
 @njit_no_refcount
@@ -56,21 +56,26 @@ def prepare(s: FastState, mode: Mode, placement: IntArray, order: IntArray, numb
     s.unfinished[number], s.makespan_s[number] = 0, UNSURE
     if not s.all_linked:
         return
+    if lay_out(s, mode, base, placement, order):
+        s.unfinished[number] = s.n
+    else:
+        s.makespan_s[number] = np.inf
+
+
+@njit_internal
+def lay_out(s: FastState, mode: Mode, base: Offsets, placement: IntArray, order: IntArray) -> bool:
+    """Set order, devices and queues; False if a device cannot run one of its operators."""
     for d in range(s.m):
         # Counts the operators of each device until `_reset` makes stretches of them.
         s.devices[base.device + index(d)].end = 0
     if len(order) == 0:
         least = rank_upward(s, base, placement)
         possible = least > -np.inf
-        if possible:
-            sort_by_rank(s, base, least)
+        sort_by_rank(s, base, least)
     else:
         possible = follow_order(s, base, placement, order) < np.inf
-    if not possible:
-        s.makespan_s[number] = np.inf
-        return
     _reset(s, mode, base)
-    s.unfinished[number] = s.n
+    return possible
 
 
 @njit_internal
@@ -399,6 +404,45 @@ def _requests(s: FastState, base: Offsets, first: int, last: int) -> int:
     return count
 
 
+@njit_inline
+def find_copies(s: FastState, base: Offsets, ended: bool) -> None:
+    """Set which copy each edge reads; once all has ended, also until when each is held.
+
+    A copy is named by the edge that brought it, or by E + k where tensor k was made.
+    """
+    for d in range(s.m):
+        s.devices[base.device + index(d)].last_tensor = 0
+    for k in range(len(s.tensors)):
+        tensor, made = s.tensors[index(k)], index(len(s.edges) + k)
+        home = s.ops[base.op + tensor.producer].device
+        s.devices[base.device + home].last_tensor = k + 1
+        s.devices[base.device + home].request = made
+        until_s = end_s(s, base, tensor.producer) if ended else 0.0
+        for e in range(tensor.first, tensor.last):
+            j = s.edges[e].consumer
+            to = s.devices[base.device + s.ops[base.op + j].device]
+            # The first edge to a device brings the copy that later edges to it read. Its transfer
+            # reads the copy at home until it arrives (rule M2).
+            if to.last_tensor != index(k + 1):
+                to.last_tensor, to.request = k + 1, e
+                if ended:
+                    s.until_s[e] = 0.0
+                    until_s = max(until_s, s.arrival_s[base.edge + e])
+            copy = to.request
+            s.copy[e] = copy
+            if ended and copy == made:
+                until_s = max(until_s, end_s(s, base, j))
+            elif ended:
+                s.until_s[copy] = max(s.until_s[copy], end_s(s, base, j))
+        s.until_s[made] = until_s
+
+
+@njit_inline
+def end_s(s: FastState, base: Offsets, i: int) -> float:
+    """When operator `i` ended."""
+    return s.start_s[base.op + i] + s.ops[base.op + i].took_s  # type: ignore[no-any-return]
+
+
 MOST_IN_CELL = 24
 """Operators of one cell that are sorted by insertion; more are spread once more."""
 
@@ -447,6 +491,11 @@ def place_operator(s: FastState, base: Offsets, i: int, d: int) -> float:
 def sort_by_rank(s: FastState, base: Offsets, least: float) -> None:
     """Sort `ranked` by (rank, operator): into n cells of equal width, then within each."""
     n, ops = s.n, base.op
+    if least == -np.inf:  # no cells of a width
+        for i in range(n):
+            s.ranked[ops + i] = i
+        _sort_by_heap(s, ops, 0, n)
+        return
     _into_cells(s, base, least, _scale(n, -least))
     begin = 0
     for cell in range(n):

@@ -151,13 +151,14 @@ def _separate(channel: IntArray) -> bool:
 def pairs_of(costs: Costs, channels: int) -> Any:
     """From each device to each; within one no time, and a channel of its own."""
     m = len(costs.channel)
-    off = ~np.eye(m, dtype=np.bool_)
+    within, linked = np.eye(m, dtype=np.bool_), costs.channel >= 0
     pairs = np.zeros(m * m, dtype=PAIR)
-    channel = np.where(off, costs.channel, channels + np.arange(m)[:, None])
-    pairs["latency_s"] = np.where(off, costs.latency_s, 0.0).ravel()
-    pairs["seconds_per_byte"] = np.where(off, costs.seconds_per_byte, 0.0).ravel()
-    # Without a link any index will do: nothing is simulated then (`FastState.all_linked`).
-    pairs["channel"] = np.where(channel < 0, 0, channel).ravel()
+    channel = np.where(within, channels + np.arange(m)[:, None], costs.channel)
+    # Without a link the latency is infinite, and any channel will do: nothing is sent.
+    latency_s = np.where(linked, costs.latency_s, np.inf)
+    pairs["latency_s"] = np.where(within, 0.0, latency_s).ravel()
+    pairs["seconds_per_byte"] = np.where(linked, costs.seconds_per_byte, 0.0).ravel()
+    pairs["channel"] = np.maximum(channel, 0).ravel()
     return pairs
 
 
@@ -210,7 +211,7 @@ class FastState(NamedTuple):
     Attributes
     ----------
     all_linked
-        Every pair of devices is linked; else nothing is simulated here.
+        Every pair of devices is linked; else the fast simulator is always unsure.
     edges
         By producer, then tensor.
     pairs
@@ -235,6 +236,8 @@ class FastState(NamedTuple):
     copy, until_s
         Which copy of its tensor an edge reads, and how long each copy is held: those sent over an
         edge, then, one per tensor, those where they are made.
+    peak_bytes
+        Of each device, at least the limit down to which peaks were counted.
     """
 
     all_linked: bool
@@ -275,6 +278,7 @@ class FastState(NamedTuple):
     arrival_s: FloatArray
     copy: IntArray
     until_s: FloatArray
+    peak_bytes: IntArray
     changes: Any
     change_s: FloatArray
     cells: Any
@@ -307,8 +311,13 @@ def make_fast_state(costs: Costs, channels: int) -> FastState:
 
 def copy_fast_state(state: FastState) -> FastState:
     """A state of its own for another thread."""
+    return _with_columns(copied_arrays(state))
+
+
+def copied_arrays(state: Any) -> dict[str, Any]:
+    """The fields of a state by name; arrays are copies."""
     parts = state._asdict().items()
-    return _with_columns({k: _copy(v) if isinstance(v, np.ndarray) else v for k, v in parts})
+    return {k: _copy(v) if isinstance(v, np.ndarray) else v for k, v in parts}
 
 
 def _with_columns(parts: dict[str, Any]) -> FastState:
@@ -353,6 +362,7 @@ def _byte_state(n: int, m: int, tensors: int, edges: int) -> dict[str, Any]:
         "arrival_s": np.zeros(_interleaved(n) * edges),
         "copy": _indices(edges),
         "until_s": np.zeros(copies),
+        "peak_bytes": np.zeros(m, dtype=np.int64),
         # At least two: the column of a single row is contiguous, another type to compile for.
         "changes": _rows(2 * copies + 2, CHANGE),
         # As many cells as there can be changes, so that a cell has one or two on average.

@@ -13,10 +13,6 @@ from placewright.errors import InputError
 from placewright.numerics.arrays import IntArray, frozen_int, thawed
 from placewright.operators.problem import OperatorProblem
 
-DONE, NO_LINK, NO_KERNEL, STUCK = 0, 1, 2, 3
-"""Simulated to the end; a pair of devices without a link; an operator on a device that cannot run
-it; an order that contradicts the graph."""
-
 NO_ORDER = np.zeros(0, dtype=np.int64)
 """Stands for the upward rank under each placement (rule O2)."""
 

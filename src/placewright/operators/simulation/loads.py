@@ -4,7 +4,7 @@ Over links, a device pays for its compute and a channel for what it carries: the
 side. Through host memory (star), a device pays for its compute and for every tensor that enters or
 leaves it. Pipelines may have stages on several devices and passes that do not mix
 (`OperatorProblem.pipeline`). Without these, loads over links are compiled:
-`placewright.operators.simulation.full.period`.
+`placewright.operators.simulation.rounds.period`.
 """
 
 from __future__ import annotations

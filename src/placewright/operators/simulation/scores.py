@@ -1,15 +1,15 @@
 """Value and excess bytes of placements, compiled: used by searches and batches.
 
-The fast simulator runs first; where it is unsure, and for serial problems, the full one. Kernels
-take that one as an argument that may be ``None``, so that it is compiled into them only for
-problems that need it.
+The fast simulator runs first; where it is unsure, and for serial problems, the one by rounds.
+Kernels take what that one needs as an argument that may be ``None``, so that it is compiled into
+them only for problems that need it.
 
-*Bytes over the memories* are computed after a fast simulation (rules M1 to M7).
+*Bytes* are counted after a simulation, whichever it was (rules M1 to M7).
 When a copy of a tensor is held follows from when operators start and end and when transfers
 arrive, so no event has to be simulated again. Only devices that could not hold everything at once
-are looked at, and on these only stretches of time (*cells*) that could contain a peak above the
-memory: the changes of a cell are sorted by time only if the bytes held before it plus all that
-comes within it exceed the highest level so far.
+are looked at, and on these only stretches of time (*cells*) that could contain a peak above their
+limit, the memory: the changes of a cell are sorted by time only if the bytes held before it plus
+all that comes within it exceed the highest level so far.
 """
 
 from __future__ import annotations
@@ -17,24 +17,30 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import index, njit_inline, njit_internal, njit_nogil
+from placewright.numerics.njit import (
+    index,
+    njit_inline,
+    njit_internal,
+    njit_no_refcount,
+    njit_nogil,
+)
 from placewright.operators.queues import pop, push
 from placewright.operators.simulation.fast import (
     UNSURE,
+    find_copies,
     offsets_of,
     prepare,
     simulate_prepared,
 )
 from placewright.operators.simulation.fast_state import FastState, Offsets
-from placewright.operators.simulation.full import makespan, over_bytes, period, simulate
-from placewright.operators.simulation.full_state import SimulatorState
-from placewright.operators.simulation.inputs import DONE, Mode
+from placewright.operators.simulation.inputs import Mode
+from placewright.operators.simulation.rounds import Rounds, period, simulate
 
 
 @njit_inline
 def score(
     s: FastState,
-    full: SimulatorState | None,
+    rounds: Rounds | None,
     mode: Mode,
     place: IntArray,
     order: IntArray,
@@ -48,8 +54,8 @@ def score(
     if _has_events(s, mode, load_s):
         prepare(s, mode, place, order, 0)
         simulate_prepared(s, mode, 1)
-        value, over = _fast_result(s, mode, 0)
-    return _finished(s, full, mode, place, order, load_s, value, over)
+        value, over = _simulated(s, mode, 0)
+    return _finished(s, rounds, mode, place, order, load_s, value, over)
 
 
 @njit_inline
@@ -65,8 +71,8 @@ def _has_events(s: FastState, mode: Mode, load_s: FloatArray) -> bool:
 
 
 @njit_inline
-def _fast_result(s: FastState, mode: Mode, number: int) -> tuple[float, int]:
-    """Makespan and bytes over of fast simulation `number`, or `UNSURE` and 0."""
+def _simulated(s: FastState, mode: Mode, number: int) -> tuple[float, int]:
+    """Makespan and bytes over of simulation `number`, or `UNSURE` and 0."""
     value, over = s.makespan_s[number], 0
     if mode.memory and UNSURE < value < np.inf:
         over = bytes_over(s, offsets_of(s, number), value)
@@ -76,7 +82,7 @@ def _fast_result(s: FastState, mode: Mode, number: int) -> tuple[float, int]:
 @njit_inline
 def _finished(
     s: FastState,
-    full: SimulatorState | None,
+    rounds: Rounds | None,
     mode: Mode,
     place: IntArray,
     order: IntArray,
@@ -84,23 +90,22 @@ def _finished(
     value: float,
     over: int,
 ) -> tuple[float, int]:
-    """What the fast simulator found, or the full one where that is unsure; then the loads."""
+    """What the fast simulator found, or the one by rounds where that is unsure; then the loads."""
     # Numba does not compile it for an argument that is None.
-    if full is not None:
+    if rounds is not None:
         if _needs_simulation(s, mode, load_s) and value == UNSURE:
             value, over = np.inf, 0
-            if simulate(full.w, full.x, full.o, mode, place, order) == DONE:
-                value = makespan(full.x, full.o)
-                over = over_bytes(full.w, full.o) if mode.memory else 0
+            if simulate(s, rounds, mode, place, order):
+                value, over = _simulated(s, mode, 0)
         if len(load_s) > 0 and value < np.inf:
-            value = period(full.w, full.x, full.o, mode, place, load_s)
+            value = period(s, rounds, mode, place, load_s)
     return value, over
 
 
 @njit_nogil
 def run_many(
     s: FastState,
-    full: SimulatorState | None,
+    rounds: Rounds | None,
     mode: Mode,
     load_s: FloatArray,
     placements: IntArray,
@@ -110,14 +115,14 @@ def run_many(
 ) -> None:
     """`score` for every row; as many as the fast simulator interleaves are simulated at once.
 
-    With and without `full` it is compiled on its own, when it is needed first.
+    With and without `rounds` it is compiled on its own, when it is needed first.
 
     Parameters
     ----------
-    full
+    rounds
         ``None``: rows of which the fast simulator is unsure get the value `UNSURE`.
     load_s
-        Scratch of `period` where values are those (throughput), which needs `full`; empty: values
+        Scratch of `period` where values are those (throughput), which needs `rounds`; empty: values
         are makespans.
     """
     interleaved, rows = len(s.unfinished), len(placements)
@@ -131,32 +136,52 @@ def run_many(
         for number in range(count):
             value, over, place = UNSURE, 0, placements[first + number]
             if events:
-                value, over = _fast_result(s, mode, number)
-            value, over = _finished(s, full, mode, place, order, load_s, value, over)
+                value, over = _simulated(s, mode, number)
+            value, over = _finished(s, rounds, mode, place, order, load_s, value, over)
             value_s[first + number], violation_bytes[first + number] = value, over
 
 
 @njit_internal
 def bytes_over(s: FastState, base: Offsets, makespan_s: float) -> int:
     """Bytes over the devices' memories, summed, after a simulation with `Mode.memory`."""
-    if not _may_be_short(s, base):
-        return 0
-    _find_copies(s, base)
-    _hold_viewed(s)
-    cells = index(len(s.cells) // s.m)
-    _list_changes(s, base, cells, cells / makespan_s if makespan_s > 0.0 else 0.0)
     over = 0
-    for d in range(s.m):
-        its = s.devices[base.device + index(d)]
-        # The others were not listed, and cannot be over.
-        if its.all_bytes > s.memory_bytes[index(d)]:
-            over += _over(s, its.held_bytes, s.memory_bytes[index(d)], index(d * cells), cells)
+    if count_peaks(s, base, makespan_s, s.memory_bytes):
+        for d in range(s.m):
+            over += s.peak_bytes[index(d)] - s.memory_bytes[index(d)]
     return over
 
 
+@njit_no_refcount
+def peaks(s: FastState, limit_bytes: IntArray) -> None:
+    """Set ``s.peak_bytes`` after a simulation of one placement.
+
+    `limit_bytes`: shape (m,), negative: all peaks are of interest.
+    """
+    count_peaks(s, offsets_of(s, 0), s.makespan_s[0], limit_bytes)
+
+
+@njit_internal
+def count_peaks(s: FastState, base: Offsets, makespan_s: float, limit_bytes: IntArray) -> bool:
+    """Set the peak, or the limit where that is more, of every device; False if no peak can be."""
+    if not _may_be_over(s, base, limit_bytes):
+        return False
+    find_copies(s, base, True)
+    _hold_viewed(s)
+    cells = index(len(s.cells) // s.m)
+    per_second = cells / makespan_s if makespan_s > 0.0 else 0.0
+    _list_changes(s, base, cells, per_second, limit_bytes)
+    for d in range(s.m):
+        its, limit = s.devices[base.device + index(d)], limit_bytes[index(d)]
+        s.peak_bytes[index(d)] = limit
+        # The others were not listed, and cannot be over.
+        if its.all_bytes > limit:
+            s.peak_bytes[index(d)] = _peak(s, its.held_bytes, limit, index(d * cells), cells)
+    return True
+
+
 @njit_inline
-def _may_be_short(s: FastState, base: Offsets) -> bool:
-    """Whether all that lives on a device or ever comes to it might be more than its memory."""
+def _may_be_over(s: FastState, base: Offsets, limit_bytes: IntArray) -> bool:
+    """Whether all that lives on a device or ever comes to it might be more than its limit."""
     for d in range(s.m):
         its = s.devices[base.device + index(d)]
         its.held_bytes = its.all_bytes = its.last_tensor = 0
@@ -176,42 +201,8 @@ def _may_be_short(s: FastState, base: Offsets) -> bool:
     for d in range(s.m):
         its = s.devices[base.device + index(d)]
         its.all_bytes += its.held_bytes
-        full |= its.all_bytes > s.memory_bytes[index(d)]
+        full |= its.all_bytes > limit_bytes[index(d)]
     return full
-
-
-@njit_inline
-def _end_s(s: FastState, base: Offsets, i: int) -> float:
-    return s.start_s[base.op + i] + s.ops[base.op + i].took_s  # type: ignore[no-any-return]
-
-
-@njit_inline
-def _find_copies(s: FastState, base: Offsets) -> None:
-    """Which copy each edge reads, and until when each is held by operators and transfers."""
-    for d in range(s.m):
-        s.devices[base.device + index(d)].last_tensor = 0
-    for k in range(len(s.tensors)):
-        # A copy is named by the edge that brought it, or by E + k where tensor k was made.
-        tensor, made = s.tensors[index(k)], index(len(s.edges) + k)
-        home, until_s = s.ops[base.op + tensor.producer].device, _end_s(s, base, tensor.producer)
-        s.devices[base.device + home].last_tensor = k + 1
-        s.devices[base.device + home].request = made
-        for e in range(tensor.first, tensor.last):
-            j = s.edges[e].consumer
-            to = s.devices[base.device + s.ops[base.op + j].device]
-            # The first edge to a device brings the copy that later edges to it read. Its transfer
-            # reads the copy at home until it arrives (rule M2).
-            if to.last_tensor != index(k + 1):
-                to.last_tensor, to.request = k + 1, e
-                s.until_s[e] = 0.0
-                until_s = max(until_s, s.arrival_s[base.edge + e])
-            copy = to.request
-            s.copy[e] = copy
-            if copy == made:
-                until_s = max(until_s, _end_s(s, base, j))
-            else:
-                s.until_s[copy] = max(s.until_s[copy], _end_s(s, base, j))
-        s.until_s[made] = until_s
 
 
 @njit_inline
@@ -226,7 +217,9 @@ def _hold_viewed(s: FastState) -> None:
 
 
 @njit_inline
-def _list_changes(s: FastState, base: Offsets, cells: int, per_second: float) -> None:
+def _list_changes(
+    s: FastState, base: Offsets, cells: int, per_second: float, limit_bytes: IntArray
+) -> None:
     """Changes of crowded devices by cells of time."""
     for at in range(len(s.cells)):
         cell = s.cells[index(at)]
@@ -236,7 +229,7 @@ def _list_changes(s: FastState, base: Offsets, cells: int, per_second: float) ->
     for k in range(len(s.tensors)):
         tensor = s.tensors[index(k)]
         d = s.ops[base.op + tensor.producer].device
-        if tensor.home_bytes > 0 and s.devices[base.device + d].all_bytes > s.memory_bytes[d]:
+        if tensor.home_bytes > 0 and s.devices[base.device + d].all_bytes > limit_bytes[d]:
             first, last = index(d * cells), cells
             from_s, until_s = s.start_s[base.op + tensor.producer], s.until_s[len(s.edges) + k]
             _add_change(s, first, last, per_second, count, from_s, tensor.home_bytes)
@@ -244,7 +237,7 @@ def _list_changes(s: FastState, base: Offsets, cells: int, per_second: float) ->
             count = index(count + 2)
         for e in range(tensor.first, tensor.last):
             d = s.ops[base.op + s.edges[e].consumer].device
-            if s.copy[e] == e and s.devices[base.device + d].all_bytes > s.memory_bytes[d]:
+            if s.copy[e] == e and s.devices[base.device + d].all_bytes > limit_bytes[d]:
                 first, last = index(d * cells), cells
                 from_s, until_s = s.arrival_s[base.edge + e], s.until_s[e]
                 _add_change(s, first, last, per_second, count, from_s, tensor.kept_bytes)
@@ -259,7 +252,8 @@ def _add_change(
     s: FastState, first: int, cells: int, per_second: float, at: int, at_s: float, change: int
 ) -> None:
     """One more change in the list of its cell."""
-    cell = s.cells[first + index(min(np.int64(cells) - 1, int(at_s * per_second)))]
+    # Infinite times are all in the first cell, as all others are then: ``nan`` is no number of one.
+    cell = s.cells[first + index(max(0, min(np.int64(cells) - 1, int(at_s * per_second))))]
     # Equal times share a cell and later times never come before it, as the product is monotone.
     its = s.changes[at]
     its.at_s = at_s
@@ -271,16 +265,16 @@ def _add_change(
 
 
 @njit_internal
-def _over(s: FastState, held: int, memory: int, first: int, cells: int) -> int:
-    """How far a device's highest peak is over its memory."""
-    peak = max(held, memory)
+def _peak(s: FastState, held: int, limit: int, first: int, cells: int) -> int:
+    """A device's highest peak, or its limit where that is more."""
+    peak = max(held, limit)
     for c in range(cells):
         cell = s.cells[first + c]
         # Without what the cell releases this is the most that could be held in it.
         if held + cell.gain > peak:
             peak = max(peak, _peak_within(s, held, cell.first))
         held += cell.net
-    return peak - memory
+    return peak
 
 
 @njit_inline
