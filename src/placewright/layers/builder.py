@@ -41,10 +41,11 @@ def layer_chain(
         By name, in order; of each layer, all for one sample: ``flops`` of the forward pass, or
         ``seconds`` of it on a device of speed 1; ``output_bytes``; ``activation_bytes`` that are
         kept for the backward pass, the output by default; and ``parameters``, elements. What is
-        left out is 0. FLOPs are computed by the roofline model, as products; a backward pass takes
-        twice a forward one.
+        left out is 0. FLOPs are computed by the roofline model, as products that read the weights
+        once for each micro-batch; a backward pass takes twice a forward one.
     cluster
-        The workers: a `Cluster`, or the name of its file or preset.
+        The workers: a `Cluster`, or the name of its file or preset. Between two nodes, and inside
+        one, every pair of workers is as fast as the slowest.
     global_batch
         Samples of a step.
     options
@@ -61,9 +62,10 @@ def layer_chain(
         _check(name, layer, said)
     workers = Workers(load_cluster(cluster) if isinstance(cluster, str) else cluster)
     first = [workers.devices[int(np.argmax(workers.kind == k))] for k in range(len(workers.kinds))]
-    sizes = np.unique([1.0, float(global_batch)])
-    rows = np.array([[_seconds(said, device) for said in layers.values()] for device in first])
-    forward = rows[:, None, None, :] * sizes[:, None]
+    sizes = np.unique([*(2.0 ** np.arange(int(global_batch).bit_length())), float(global_batch)])
+    forward = np.array(
+        [[[[_seconds(x, d, size) for x in layers.values()] for size in sizes]] for d in first]
+    )
     kept = [said.get("activation_bytes", said.get("output_bytes", 0.0)) for said in layers.values()]
     links, index = workers.described_links()
     fields: dict[str, Any] = {
@@ -101,12 +103,12 @@ def _check(name: str, layer: str, said: Mapping[str, float]) -> None:
         raise InputError("needs either flops or seconds", where=where, by=by, hint="give one")
 
 
-def _seconds(said: Mapping[str, float], device: Device) -> float:
-    """Of a forward pass of one sample."""
+def _seconds(said: Mapping[str, float], device: Device, samples: float) -> float:
+    """Of a forward pass of so many samples."""
     if "seconds" in said:
-        return said["seconds"] / device.speed
-    written = said.get("output_bytes", 0.0) + 4.0 * said.get("parameters", 0.0)
-    product = Operator("layer", "aten.mm.default", said["flops"], written)
+        return samples * said["seconds"] / device.speed
+    moved = samples * said.get("output_bytes", 0.0) + 4.0 * said.get("parameters", 0.0)
+    product = Operator("layer", "aten.mm.default", samples * said["flops"], moved)
     return float(analytic_seconds([product], device)[0])
 
 

@@ -150,19 +150,25 @@ class Workers:
         ]
 
     def described_links(self) -> tuple[tuple[Link, ...], IntArray]:
-        """Links as the cluster's description has them, and which joins which nodes."""
+        """Links as the cluster's description has them, and which joins which nodes.
+
+        Any two workers of the nodes may be those that send: times are those of the slowest pair,
+        and there is no link where a pair has none.
+        """
         latency_s, per_byte, channel, _ = self.cluster.link_arrays()
         links = [INSIDE]
         index = np.where(np.eye(len(self.nodes), dtype=bool), 0, -1)
-        for a, b, source, target in self.node_pairs():
-            if not math.isfinite(per_byte[source, target]):
-                continue
+        for a, b, _, _ in self.node_pairs():
             between = np.ix_(self.node == a, self.node == b)
-            joined = channel[between][np.isfinite(per_byte[between]) & (per_byte[between] > 0)]
+            pairs = np.not_equal.outer(*(np.flatnonzero(self.node == node) for node in (a, b)))
+            slowest = float(per_byte[between][pairs].max())
+            if not math.isfinite(slowest):
+                index[a, b] = -1
+                continue
             # Pairs of workers that send at once share a channel, or have one each.
-            each = 1.0 / float(per_byte[source, target])
-            shared = each * len(np.unique(joined))
-            links.append(Link.linear(each, float(latency_s[source, target]), shared))
+            shared = len(np.unique(channel[between][pairs])) / slowest
+            delay_s = float(latency_s[between][pairs].max())
+            links.append(Link.linear(1.0 / slowest, delay_s, shared))
             index[a, b] = len(links) - 1
         return tuple(links), index
 
