@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from placewright.cli.console import Console
 from placewright.errors import InfeasibleError, InputError
+from placewright.layers.commands import find_problem
 from placewright.layers.files import read_piper, topological
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.planners.piper import best_plan
+from placewright.layers.views import explain
 from placewright.planning.solving import solve
 from tests.published import published
 
@@ -102,6 +106,7 @@ def test_variants_of_problems_and_plans_are_checked(tmp_path: Path) -> None:
         ({"fixed_bytes": np.full((3, 1, 2), math.nan)}, "fixed_bytes must be numbers"),
         ({"bandwidth": 0.0}, "bandwidth above 0"),
         ({"batch_samples": 0}, "batch_samples of at least 1"),
+        ({"batch_samples": 5}, "batch_samples are the global batch.*5 samples, global_batch 4"),
     ):
         with pytest.raises(InputError, match=match):
             p.replace(variants=replace(p.variants, **changes))
@@ -110,6 +115,43 @@ def test_variants_of_problems_and_plans_are_checked(tmp_path: Path) -> None:
     for variants, match in (((), "0 variants for 3 layers"), ((0, 0, 2), "known are 0 to 1")):
         with pytest.raises(InputError, match=match):
             judge(p, replace(one, variants=variants))
+    with pytest.raises(InputError, match="objective of layers with variants"):
+        p.replace(variants=None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"recompute": True}, "stage 0: layers of a full pipeline differ by their variants"),
+        ({"zero_stage": 1}, "differ by their variants"),
+        ({"replicas": (Replica((0,), 2),)}, r"shares and micro_batches of \[1, 2\]"),
+        ({"replicas": tuple(Replica((w,), 1) for w in range(3))}, r"\[3\] replicas, 4 samples"),
+    ],
+)
+def test_what_a_load_does_not_count_is_no_part_of_a_full_pipeline(
+    changes: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    """Options of steps would be shown beside a value that does not know them."""
+    (tmp_path / "p.json").write_text(json.dumps(small()))
+    stage = replace(Stage(0, 2, (Replica((0,), 1),)), **changes)
+    with pytest.raises(InputError, match=match):
+        judge(read_piper(tmp_path / "p.json"), LayerPlan((stage,), variants=(0, 0, 0)))
+
+
+def test_a_full_pipeline_is_shown_by_its_variants(tmp_path: Path) -> None:
+    """Micro-batches of a batch, samples of a replica, and what a smaller batch changes."""
+    (tmp_path / "p.json").write_text(json.dumps(small()))
+    source = f"piper:{tmp_path / 'p.json'}?memory=45"
+    result = solve(find_problem(source, Console()), "dp")
+    shown = str(result)
+    assert "a full pipeline of 4 micro-batches of one sample" in shown
+    assert re.search(r"2 x 1 .* data, vanilla +1/2 ", shown)
+    assert explain(result.problem, result.plan, "device2").facts["share"] == "1 of 2 samples"
+    other = replace(result.plan, variants=(1, 0, 0))
+    assert explain(result.problem, other, "0.n0").facts["variant"] == "again"
+    assert solve(find_problem(source, Console(), batch=2), "dp").problem.global_batch == 2
+    with pytest.raises(InputError, match=r"got --approximate"):
+        find_problem(source, Console(), exact=False)
 
 
 def test_wrong_files_are_refused(tmp_path: Path) -> None:

@@ -1,12 +1,24 @@
-"""The strip of layers shows strategies by the page's colours."""
+"""Pages and explanations say what the judge says."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
+
+from placewright.errors import InputError
 from placewright.layers.conformance import tiny
+from placewright.layers.files import read_proposal
+from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy
-from placewright.layers.views import layer_strip
+from placewright.layers.views import explain, layer_strip, parts
+from placewright.planning.solving import judged_plan, solve
+from placewright.report.text import seconds
 
 
 def test_boxes_have_their_strategy_s_colour() -> None:
@@ -21,3 +33,61 @@ def test_boxes_have_their_strategy_s_colour() -> None:
     assert drawn.count("<rect") == len(boxes)
     assert "replicated" in drawn
     assert "sharded" not in drawn
+
+
+def test_curves_of_memory_reach_what_workers_hold() -> None:
+    """Replicas of two and of one worker: halves of the weights, and all of them."""
+    p = tiny([1.0, 2.0], 3, 2)
+    plan = LayerPlan((Stage(0, 1, (Replica((0, 1), 2), Replica((2,), 2)), 2),))
+    judged = judge(p, plan)
+    trace = judged.trace()
+    assert trace is not None
+    for curve in trace.memory:
+        held = judged.held_bytes[p.worker_names.index(trace.tracks[curve.track])]
+        assert curve.held_bytes.max() == pytest.approx(held)
+        assert curve.held_bytes.min() == pytest.approx(curve.held_bytes[0])
+
+
+def test_times_of_a_layer_are_those_of_its_passes() -> None:
+    """Of all replicas, and as fast as workers are while others are idle."""
+    tables = np.array([1.0, 3.0])[:, None, None, None] * np.ones((1, 2, 1, 1))
+    p = tiny(
+        [1.0],
+        3,
+        forward_s=tables,
+        backward_s=2 * tables,
+        kind_names=("fast", "slow"),
+        worker_kind=[0, 1, 0],
+        alone=0.5,
+    )
+    plan = LayerPlan((Stage(0, 0, (Replica((0,), 3), Replica((1,), 1))),))
+    trace = judge(p, plan).trace()
+    assert trace is not None
+    facts = explain(p, plan, "l0").facts
+    for what in ("forward", "backward"):
+        passes = trace.label == trace.labels.index(f"{what} 0")
+        taken = (trace.end_s - trace.start_s)[passes]
+        assert facts[what] == " to ".join(dict.fromkeys(map(seconds, sorted(taken))))
+
+
+def test_a_plan_names_the_strategies_that_are_judged(tmp_path: Path) -> None:
+    """Of every layer, for people; written by hand it may leave them out, not contradict them."""
+    p, path = tiny([1.0, 1.0, 1.0], 2, 1), tmp_path / "plan.json"
+    data: Any = json.loads(solve(p, "tensor").save(path).read_text())
+    assert {parts(data)[name] for name in p.layer_names} == {"tensor on w0 + w1 (4)"}
+    stage = data["plan"]["stages"][0]
+    stage["layer_strategies"]["l1"] = "data"
+    path.write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"stages\[0\].*'l1' has another strategy.*data here"):
+        read_proposal(path, p)
+    del stage["layer_strategies"]
+    path.write_text(json.dumps(data))
+    assert math.isfinite(judge(p, read_proposal(path, p).plan).value)
+    assert parts(data)["l0 .. l2"] == "tensor on w0 + w1 (4)"
+
+
+def test_a_table_of_many_stages_says_how_many_it_leaves_out() -> None:
+    """Of forty."""
+    p = tiny([1.0] * 40, 40)
+    stages = tuple(Stage(k, k, (Replica((k,), 4),)) for k in range(40))
+    assert "... and 8 more stages" in str(judged_plan(p, LayerPlan(stages)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -259,9 +260,15 @@ def find_problem(
         if on is None and scheme != "zoo" and "." not in scheme:
             raise UnknownNameError("format", scheme, (*SCHEMES, "zoo"), where=source)
         return _model(source, console, on, batch, exact=exact)
-    if on is not None:
-        hint = "leave --on out, or name a model: zoo:NAME, package.module:factory"
-        raise InputError("has its own workers", where=source, by=f"got --on {on}", hint=hint)
+    for option, given, what in (
+        (f"--on {on}", on is not None, "has its own workers"),
+        ("--approximate", not exact, "says itself which layers need the whole batch"),
+    ):
+        if given:
+            hint = (
+                f"leave {option.split()[0]} out, or name a model: zoo:NAME, package.module:factory"
+            )
+            raise InputError(what, where=source, by=f"got {option}", hint=hint)
     from placewright.files import read_file
 
     found = read_file(source) if colon and scheme in SCHEMES else _file(source)
@@ -270,7 +277,8 @@ def find_problem(
     if not isinstance(found, LayerProblem):
         hint = "leave --batch out"
         raise InputError("has no batch", where=source, by=f"got --batch {batch}", hint=hint)
-    return found.replace(global_batch=batch)
+    variants = None if found.variants is None else replace(found.variants, batch_samples=batch)
+    return found.replace(global_batch=batch, variants=variants)
 
 
 def _model(

@@ -267,7 +267,10 @@ class ReplicaEntry(FileModel):
 
 
 class StageEntry(FileModel):
-    """Layers of a stage by name, inclusive; the last two fields are for people."""
+    """Layers of a stage by name, inclusive.
+
+    The last two fields are for people; strategies in them must be those of the stage.
+    """
 
     first_layer: str
     last_layer: str
@@ -434,7 +437,7 @@ def _stage(entry: StageEntry, p: LayerProblem, where: str) -> Stage:
         check_known("layer", name, layer, where=where)
     for name in (x for r in entry.replicas for x in r.workers):
         check_known("worker", name, worker, where=where)
-    return Stage(
+    stage = Stage(
         layer[entry.first_layer],
         layer[entry.last_layer],
         tuple(Replica(tuple(worker[n] for n in r.workers), r.share) for r in entry.replicas),
@@ -443,6 +446,19 @@ def _stage(entry: StageEntry, p: LayerProblem, where: str) -> Stage:
         entry.zero_stage,
         entry.recompute,
     )
+    for name, strategy in entry.layer_strategies.items():
+        check_known("layer", name, layer, where=f"{where}.layer_strategies")
+        at = layer[name] - stage.first_layer
+        held = layer[name] in stage.layers and at < len(stage.strategies or stage.layers)
+        if held and stage.strategy(layer[name]) is not strategy:
+            raise InputError(
+                f"layer {name!r} has another strategy in `strategies`",
+                where=f"{where}.layer_strategies",
+                by=f"{strategy} here, {stage.strategy(layer[name])} there",
+                hint="change `strategies`, one per layer of the stage in their order, and leave "
+                "`layer_strategies` out",
+            )
+    return stage
 
 
 def result_json(result: Result) -> dict[str, Any]:

@@ -172,10 +172,11 @@ def _curves(
     changes: dict[int, list[tuple[float, float]]] = {}
     base: dict[int, float] = {}
     for s, stage in enumerate(plan.stages):
-        peak, state = stage_bytes(p, plan, s), state_bytes(p, stage)
+        peak = stage_bytes(p, plan, s)
         if np.isnan(peak).any():
             return ()
         for r, replica in enumerate(stage.replicas):
+            state = state_bytes(p, stage, len(replica.workers))
             each = (float(peak[r]) - state) / in_flight(plan, s)
             steps = [
                 (x.end_s, -each) if x.label.startswith("backward") else (x.start_s, each)

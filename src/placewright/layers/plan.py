@@ -16,7 +16,7 @@ from placewright.errors import InputError, UnsupportedError
 from placewright.io.arguments import checked
 
 if TYPE_CHECKING:
-    from placewright.layers.problem import LayerProblem
+    from placewright.layers.problem import LayerProblem, Variants
 
 
 class Strategy(StrEnum):
@@ -186,16 +186,45 @@ def check_plan(problem: LayerProblem, plan: LayerPlan) -> None:
         )
     _check_groups(problem, plan, where)
     if problem.variants is not None:
-        _check_variants(problem, plan, len(problem.variants.names), where)
+        _check_full_pipeline(plan, problem.n, problem.variants, where)
+    elif plan.variants:
+        by = f"got {len(plan.variants)}"
+        raise InputError("layers have no variants to choose from", where=where, by=by)
 
 
-def _check_variants(problem: LayerProblem, plan: LayerPlan, known: int, where: str) -> None:
-    if len(plan.variants) != problem.n:
-        by = f"{len(plan.variants)} variants for {problem.n} layers"
+def _check_full_pipeline(plan: LayerPlan, layers: int, v: Variants, where: str) -> None:
+    """What the load of a stage takes for granted, and that every layer has a variant."""
+    if len(plan.variants) != layers:
+        by = f"{len(plan.variants)} variants for {layers} layers"
         raise InputError("a plan for throughput needs a variant per layer", where=where, by=by)
+    known = len(v.names)
     if min(plan.variants) < 0 or max(plan.variants) >= known:
         by = f"{min(plan.variants)} to {max(plan.variants)}, known are 0 to {known - 1}"
         raise InputError("a layer has a variant that does not exist", where=where, by=by)
+    splits = {share for stage in plan.stages for share in stage.shares} | {plan.micro_batches}
+    if splits != {1}:
+        raise InputError(
+            "replicas of a full pipeline take one sample after another in turns",
+            where=where,
+            by=f"shares and micro_batches of {sorted(splits)}",
+            hint="give shares and micro_batches of 1",
+        )
+    copies = [len(stage.replicas) for stage in plan.stages]
+    if any(v.batch_samples % many for many in copies) or sum(copies) > v.batch_samples:
+        raise InputError(
+            "replicas of a stage must divide the samples of a batch, which fill all replicas",
+            where=where,
+            by=f"{copies} replicas, {v.batch_samples} samples",
+            hint="take fewer replicas, or a larger batch",
+        )
+    for s, stage in enumerate(plan.stages):
+        if stage.strategies or stage.zero_stage or stage.recompute:
+            raise InputError(
+                "layers of a full pipeline differ by their variants alone",
+                where=f"{where}: stage {s}",
+                by="strategies, zero_stage or recompute",
+                hint="leave them out",
+            )
 
 
 def _check_stage(problem: LayerProblem, plan: LayerPlan, stage: Stage, at: str) -> None:

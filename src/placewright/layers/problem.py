@@ -466,6 +466,13 @@ def check_problem(p: LayerProblem) -> None:
     _check_values(p)
     _check_graph(p)
     _check_options(p)
+    if (p.variants is not None) != (p.objective is Objective.THROUGHPUT):
+        raise InputError(
+            f"{Objective.THROUGHPUT} are the objective of layers with variants, and of no others",
+            where=f"{p.name}: objective",
+            by=f"{p.objective}, {'no ' if p.variants is None else ''}variants",
+            hint="leave variants out to plan steps, or give them to plan a full pipeline",
+        )
     if p.variants is not None:
         _check_variants(p, p.variants)
 
@@ -546,3 +553,7 @@ def _check_variants(p: LayerProblem, v: Variants) -> None:
             where=where,
             by=f"{len(v.names)} names, {v.batch_samples} samples, {v.bandwidth:g} bytes/s",
         )
+    if v.batch_samples != p.global_batch:
+        by = f"{v.batch_samples} samples, global_batch {p.global_batch}"
+        hint = "give both the same number"
+        raise InputError("batch_samples are the global batch", where=where, by=by, hint=hint)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.layers.judge import LayerJudgement, judge
+from placewright.layers.judge import LayerJudgement, judge, stage_load
 from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.problem import LayerProblem
-from placewright.layers.stage_costs import replica_costs
+from placewright.layers.stage_costs import crowding, replica_costs
 from placewright.measurement import Measurement
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.result import Result
@@ -67,25 +67,39 @@ def _stages(p: LayerProblem, plan: LayerPlan, judged: LayerJudgement) -> str:
     rows = []
     for s, stage in enumerate(plan.stages[:MOST_ROWS]):
         shares = sorted(set(stage.shares))
-        kinds = dict.fromkeys(str(stage.strategy(i)) for i in stage.layers)
         held = float(max(judged.held_bytes[w] for w in stage.workers))
-        extra = [f"ZeRO {stage.zero_stage}"] if stage.zero_stage else []
-        extra += ["recompute"] if stage.recompute else []
+        kinds = [*dict.fromkeys(str(stage.strategy(i)) for i in stage.layers)]
+        kinds += [f"ZeRO {stage.zero_stage}"] if stage.zero_stage else []
+        kinds += ["recompute"] if stage.recompute else []
+        said = " ".join(kinds)
+        each = f"{shares[0]}" if len(shares) == 1 else f"{shares[0]}-{shares[-1]}"
+        if p.variants is not None:  # each replica takes its part of the samples, whatever it says
+            each = f"1/{len(stage.replicas)}" if len(stage.replicas) > 1 else "1"
+            names = (p.variants.names[plan.variants[i]] for i in stage.layers)
+            said = ", ".join([*kinds, *dict.fromkeys(names)])
         rows.append(
             (
                 str(s),
                 f"{p.layer_names[stage.first_layer]} .. {p.layer_names[stage.last_layer]}",
                 f"{len(stage.replicas)} x {stage.tensor_degree}",
                 _worker_names(p, stage.workers),
-                " ".join([*kinds, *extra]),
-                f"{shares[0]}" if len(shares) == 1 else f"{shares[0]}-{shares[-1]}",
+                said,
+                each,
                 "-" if math.isnan(held) else size(held),
             )
         )
     header = ("stage", "layers", "replicas x degree", "workers", "strategies", "samples", "peak")
-    batches = "1 micro-batch" if plan.micro_batches == 1 else f"{plan.micro_batches} micro-batches"
-    head = f"{batches}, schedule {plan.schedule}"
-    return f"{head}\n{plain_table(header, rows, '     rr')}"
+    head = f"{_count(plan.micro_batches, 'micro-batch')}, schedule {plan.schedule}"
+    if p.variants is not None:
+        samples = p.variants.batch_samples
+        head = f"a full pipeline of {_count(samples, 'micro-batch')} of one sample"
+    more = len(plan.stages) - len(rows)
+    rest = f"\n... and {more} more stages" if more else ""
+    return f"{head}\n{plain_table(header, rows, '     rr')}{rest}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'es' if number > 1 else ''}"
 
 
 def _worker_names(p: LayerProblem, workers: Sequence[int]) -> str:
@@ -129,10 +143,20 @@ def parts(data: Data) -> dict[str, str]:
     """Strategy and workers of every layer in a saved plan, and its micro-batches."""
     plan = data["plan"]
     found = {key: str(plan[key]) for key in ("micro_batches", "schedule") if key in plan}
+    variants = iter(plan.get("variants", ()))
     for stage in plan["stages"]:
         shares = [f"{' + '.join(r['workers'])} ({r['share']})" for r in stage["replicas"]]
-        for layer, strategy in stage["layer_strategies"].items():
+        usual = "tensor" if stage.get("tensor_degree", 1) > 1 else "data"
+        named = stage.get("layer_strategies") or {
+            # Written by hand: only its ends have names.
+            f"{stage['first_layer']} .. {stage['last_layer']}": ", ".join(
+                dict.fromkeys(stage.get("strategies") or [usual])
+            )
+        }
+        for layer, strategy in named.items():
+            chosen = next(variants, None) if "layer_strategies" in stage else None
             found[layer] = f"{strategy} on {', '.join(shares)}"
+            found[layer] += "" if chosen is None else f", variant {chosen}"
     return found
 
 
@@ -222,16 +246,24 @@ def _layer(p: LayerProblem, plan: LayerPlan, i: int) -> PartExplanation:
         "parameters": f"{p.parameters[i, 0]:.4g}",
     }
     if p.variants is None:
-        costs = replica_costs(p, stage, stage.replicas[0])
-        k = i - stage.first_layer
-        facts["forward"] = seconds(float(costs.forward_s[k]))
-        facts["backward"] = seconds(float(costs.backward_s[k]))
+        factor, k = crowding(p, len(plan.workers)), i - stage.first_layer
+        costs = [replica_costs(p, stage, r).times(factor) for r in stage.replicas]
+        facts["forward"] = _of_replicas([float(c.forward_s[k]) for c in costs])
+        facts["backward"] = _of_replicas([float(c.backward_s[k]) for c in costs])
+    else:
+        facts["variant"] = p.variants.names[plan.variants[i]]
+        facts["load of its stage"] = seconds(stage_load(p, plan, stage))
     changes = {}
     if i == stage.first_layer and s > 0:
         changes[f"in stage {s - 1}"] = _priced(p, _moved(plan, s - 1, i))
     if i == stage.last_layer and s + 1 < len(plan.stages):
         changes[f"in stage {s + 1}"] = _priced(p, _moved(plan, s, i - 1))
     return PartExplanation(p.layer_names[i], facts, changes)
+
+
+def _of_replicas(times_s: Sequence[float]) -> str:
+    """Seconds of a micro-batch, the least and the most where replicas differ."""
+    return " to ".join(dict.fromkeys((seconds(min(times_s)), seconds(max(times_s)))))
 
 
 def _moved(plan: LayerPlan, s: int, last: int) -> LayerPlan | None:
@@ -266,10 +298,15 @@ def _worker(p: LayerProblem, plan: LayerPlan, w: int) -> PartExplanation:
     if not stages:
         return PartExplanation(name, {"stage": "left out"}, {})
     held = judge(p, plan).held_bytes[w]
-    share = next(r.share for r in plan.stages[stages[0]].replicas if w in r.workers)
+    own = (r.share for s in stages for r in plan.stages[s].replicas if w in r.workers)
+    shares = " and ".join(dict.fromkeys(map(str, own)))
+    share = f"{shares} of {plan.micro_batch} samples of a micro-batch"
+    if p.variants is not None:
+        copies = len(plan.stages[stages[0]].replicas)
+        share = f"1 of {copies} samples" if copies > 1 else "all samples"
     facts = {
         "stage": ", ".join(map(str, stages)),
-        "share": f"{share} of {plan.micro_batch} samples of a micro-batch",
+        "share": share,
         "memory": f"{size(float(held))} of {size(float(p.memory_bytes[w]))}",
     }
     return PartExplanation(name, facts, {})
