@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -164,6 +165,20 @@ def test_interleaved_stages_hold_what_their_order_has_in_flight() -> None:
     held = sum(in_flight(plan, s) for s in range(0, 8, 2))
     assert most == 9  # Megatron: 2 (P - 1) + (v - 1) P + 1
     assert most <= held < 8 + 6 + 4 + 2
+
+
+def test_workers_of_interleaved_stages_do_one_thing_at_a_time() -> None:
+    """They update the weights of all their stages when the last pass is over.
+
+    Four layers of 8 elements, a tied pair on one worker, which sums their gradients itself.
+    """
+    p = tiny([1.0] * 4, 2, links=FREE, tied=((0, 2),), optimizer_s=[0.5], optimizer_fixed_s=[1.0])
+    times = simulate(p, plan := interleaved(p, 2, 2))
+    assert times.step_s == pytest.approx(times.passes_s + 2 * 8 * 0.5 + 1.0)
+    for home in (0, 1):
+        own = [x for x in times.spans if plan.stages[x.unit[0]].workers == (home,)]
+        for one, other in pairwise(sorted(own, key=lambda x: x.start_s)):
+            assert one.end_s <= other.start_s + 1e-9
 
 
 def test_blocking_transfers_do_not_stop_interleaved_stages() -> None:

@@ -297,27 +297,32 @@ def finish(p: LayerProblem, net: Network, passes: Passes) -> SimulatedStep:
         ready[s] = ready[t] = start + taken_s
         spans += [Span((x, 0), "tied gradients", start, ready[s]) for x in (s, t)]
     step, exposed = 0.0, 0.0
-    for s in count:
-        stage = plan.stages[s]
-        if p.training.overlap_sync and not shards_wait(p, stage):
-            end = max(ready[s], _overlapped_end(p, net, s, ends[s]))
-        else:
-            end = ready[s] + sync_s(p, plan, s)
-        exposed, updated = max(exposed, end - ready[s]), end
-        for r, replica in enumerate(stage.replicas):
-            stop = end + max(optimizer_s(p, stage, w) for w in replica.workers)
-            if end > ready[s]:
-                spans.append(Span((s, r), "gradient exchange", ready[s], end))
-            if stop > end:
-                spans.append(Span((s, r), "optimizer", end, stop))
+    for first in dict.fromkeys(net.group):
+        # Interleaved stages share their workers, which update when the passes of all are over.
+        own = [s for s in count if net.group[s] == first]
+        begin = max(ready[s] for s in own)
+        for s in own:
+            if p.training.overlap_sync and not shards_wait(p, plan.stages[s]):
+                start, end = ready[s], max(ready[s], _overlapped_end(p, net, s, ends[s]))
+            else:
+                start, end = begin, begin + sync_s(p, plan, s)
+            exposed, begin = max(exposed, end - start), max(begin, end)
+            if end > start:
+                units = ((s, r) for r in range(len(ends[s])))
+                spans += [Span(unit, "gradient exchange", start, end) for unit in units]
+        updated = begin
+        for r, replica in enumerate(plan.stages[first].replicas):
+            stop = begin + max(optimizer_s(p, plan, own, w) for w in replica.workers)
+            if stop > begin:
+                spans.append(Span((first, r), "optimizer", begin, stop))
             updated = max(updated, stop)
-        sent_s = updated_s(p, plan, s)
-        if sent_s > 0:
-            spans += [
-                Span((s, r), "updated weights", updated, updated + sent_s)
-                for r in range(len(stage.replicas))
-            ]
-        step = max(step, updated + sent_s)
+        for s in own:
+            sent_s = updated_s(p, plan, s)
+            if sent_s > 0:
+                start, updated = updated, updated + sent_s
+                units = ((s, r) for r in range(len(ends[s])))
+                spans += [Span(unit, "updated weights", start, updated) for unit in units]
+        step = max(step, updated)
     last = max(max(row) for row in ends)
     return SimulatedStep(step, tuple(spans), tuple(passes.messages), last, exposed)
 

@@ -307,9 +307,9 @@ def tied_s(p: LayerProblem, plan: LayerPlan) -> dict[tuple[int, int], float]:
     found: dict[tuple[int, int], float] = {}
     for a, b in p.tied:
         s, t = sorted((plan.stage_of(a), plan.stage_of(b)))
-        if s == t:
-            continue
         first, last = plan.stages[s], plan.stages[t]
+        if first.workers == last.workers:  # one stage, or two that are interleaved on them
+            continue
         sent = layer_elements(p, first, a if a in first.layers else b) * p.training.gradient_bytes
         ends = [r.workers[0] for r in (first.replicas[0], last.replicas[0])]
         node = [
@@ -334,14 +334,15 @@ def _rings(p: LayerProblem, plan: LayerPlan, s: int) -> int:
     return max([crossing.get(node, 0) for node in own] + [plan.stages[s].tensor_degree])
 
 
-def optimizer_s(p: LayerProblem, stage: Stage, worker: int) -> float:
-    """Seconds of a worker's optimizer step."""
-    kind = int(p.worker_kind[worker])
-    degree = next(len(r.workers) for r in stage.replicas if worker in r.workers)
-    held = sum(
-        layer_elements(p, stage, i, degree) / state_shards(stage, stage.strategy(i))
-        for i in once(p, stage)
-    )
+def optimizer_s(p: LayerProblem, plan: LayerPlan, stages: Sequence[int], worker: int) -> float:
+    """Seconds of a worker's optimizer step, for the stages that it holds."""
+    kind, held = int(p.worker_kind[worker]), 0.0
+    for stage in (plan.stages[s] for s in stages):
+        degree = next(len(r.workers) for r in stage.replicas if worker in r.workers)
+        held += sum(
+            layer_elements(p, stage, i, degree) / state_shards(stage, stage.strategy(i))
+            for i in once(p, stage)
+        )
     return float(p.optimizer_s[kind] * held + p.optimizer_fixed_s[kind])
 
 
