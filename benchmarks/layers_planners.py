@@ -70,7 +70,7 @@ def equal(count: int) -> None:
         for plan in every_plan(p):
             found = judged(p, plan)
             best = found if better(found, best) else best
-        ours = small_space(p)
+        ours = small_space(p, Context())
         done += 1
         agreed += _score(ours) == _score(best)
     print(f"dp equals enumeration on {agreed} of {done} random cases")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from placewright.errors import InfeasibleError
+from placewright.errors import InfeasibleError, InputError
 from placewright.layers.conformance import random_tiny, tiny, tiny_instances
 from placewright.layers.judge import judge
 from placewright.layers.plan import Strategy
@@ -40,7 +40,7 @@ def test_the_small_space_is_searched_to_its_end(seed: int) -> None:
     for plan in every_plan(p):
         found = judged(p, plan)
         best = found if better(found, best) else best
-    ours = small_space(p)
+    ours = small_space(p, Context())
     assert (best is None) == (ours is None)
     if best is not None and ours is not None:
         assert (ours.violation_size, ours.value) == (best.violation_size, best.value)
@@ -84,6 +84,16 @@ def test_more_memory_is_never_worse_and_no_part_beats_the_whole() -> None:
         for name in ("data", "pipeline"):
             other = judge(p, proposal_of(planners(p)[name](p, Context())).plan)
             assert not better(other, ours)
+
+
+def test_a_choice_of_memory_options_is_never_worse_than_one() -> None:
+    """Where there is room for few plans, and all of both options are more than `SMALL`."""
+    p = random_tiny(4).replace(memory_bytes=[300.0] * 4, recompute=False, zero_stages=(0,))
+    both = p.replace(recompute=True)
+    assert space_size(p, SMALL) < SMALL <= space_size(both, SMALL)
+    alone = judge(p, Dp()(p, Context()))
+    assert alone.feasible
+    assert not better(alone, judge(both, Dp()(both, Context())))
 
 
 def test_the_first_workers_of_an_order_may_be_left_out() -> None:
@@ -148,6 +158,9 @@ def test_swarm_is_never_worse_than_uniform_plans() -> None:
     for name in ("single", "data", "tensor", "pipeline"):
         assert value <= judge(p, planners(p)[name](p, Context())).value
     assert solve(p, "dp").value <= value
+    for text in ("pso(particles=0)", "mutation(tries=0)", "pbqp(counts=0)", "dp(groups=0)"):
+        with pytest.raises(InputError, match="must be a whole number >= 1"):
+            solve(p, text)
 
 
 def test_an_interrupted_swarm_has_the_best_plan_so_far(monkeypatch: pytest.MonkeyPatch) -> None:

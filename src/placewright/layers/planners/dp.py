@@ -67,14 +67,14 @@ from placewright.layers.planners.space import (
 from placewright.layers.planners.stage_tables import Draft, Table, memory_shape
 from placewright.layers.planners.uniform import Uniform
 from placewright.layers.problem import LayerProblem
-from placewright.layers.stage_costs import WHOLE, replica_costs, sync_layer_s
+from placewright.layers.stage_costs import WHOLE, replica_costs, sync_layer_s, worker_bytes
 from placewright.layers.transfers import ring_s
 from placewright.numerics.arrays import FloatArray
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Count
 from placewright.solvers.pbqp import Pbqp, solve_pbqp
 
 SMALL = 2_000
-"""Plans up to which the space is searched to its end."""
+"""Plans of one memory option up to which the space is searched to its end."""
 
 
 @final
@@ -92,10 +92,10 @@ class Dp:
         Plans that the judge values, for each memory, before cuts are moved.
     """
 
-    groups: int = 48
-    units: int = 16
-    limits: int = 30
-    judged: int = 12
+    groups: Count = 48
+    units: Count = 16
+    limits: Count = 30
+    judged: Count = 12
     name: ClassVar[str] = "dp"
 
     def unsupported_reason(self, problem: LayerProblem) -> str | None:
@@ -109,23 +109,25 @@ class Dp:
         if problem.variants is not None:
             return LoadDp()(problem, context)
         pool = Pool(problem)
-        if space_size(problem, SMALL) < SMALL:
-            small = small_space(problem)
+        one = problem.replace(zero_stages=(0,), recompute=False)
+        if space_size(one, SMALL) < SMALL:
+            small = small_space(problem, context)
             pool.add(None if small is None else small.plan)
         else:
             self._large(pool, context)
         few = problem.n * problem.w <= FEW
-        mixed = Pool(problem)
-        for plan in mixed_plans(problem, 4 if few else 1):
-            if pool.found and context.remaining_s() < 0:
-                break
-            mixed.add(plan)
-        if few:
-            for room in _rooms(mixed):
+        # One memory option after another: more of them never make the answer worse.
+        for option in memory_options(problem):
+            mixed = Pool(problem)
+            for plan in mixed_plans(problem, option, 4 if few else 1):
+                if (pool.found or mixed.found) and context.remaining_s() < 0:
+                    break
+                mixed.add(plan)
+            for room in _rooms(mixed) if few else ():
                 start = mixed.best(room)
                 if start is not None:
                     polished(mixed, start, room, context)
-        pool.found |= mixed.found
+            pool.found |= mixed.found
         best = pool.best(problem.memory_bytes)
         if best is None:
             raise InfeasibleError("no plan can run on these workers and links", where=problem.name)
@@ -278,13 +280,14 @@ SLACK = 1e-12
 """Relative: sums of the same numbers in another order."""
 
 
-def small_space(p: LayerProblem) -> LayerJudgement | None:
-    """The best plan of the space by depth-first search with bounds."""
+def small_space(p: LayerProblem, context: Context) -> LayerJudgement | None:
+    """The best plan of the space by depth-first search with bounds, or the best in time."""
     best: LayerJudgement | None = None
     for order in orders(p):
         for micro_batches in micro_batch_counts(p):
+            times: dict[Cell, tuple[float, float]] = {}
             for zero, again in memory_options(p):
-                search = StageSearch(p, order, micro_batches, zero, again, best)
+                search = StageSearch(p, order, micro_batches, zero, again, best, context, times)
                 search.run()
                 best = search.best
     return best
@@ -301,10 +304,14 @@ class StageSearch:
         zero: int,
         again: bool,
         best: LayerJudgement | None,
+        context: Context,
+        times: dict[Cell, tuple[float, float]],
     ) -> None:
         self.p, self.order, self.M, self.best = p, order, micro_batches, best
-        self.option = (zero, again)
-        self.times: dict[Cell, tuple[float, float]] = {}
+        self.option, self.context, self.times = (zero, again), context, times
+        # Passes of other ZeRO stages gather no weights: their times are those of none.
+        self.gathers = zero == 3 or (zero == 2 and p.training.shards_wait)
+        self.missing: dict[Cell, float] = {}
         self.to_go = self._completions()
 
     def run(self) -> None:
@@ -323,9 +330,10 @@ class StageSearch:
 
     def _time(self, cell: Cell) -> tuple[float, float]:
         """Both passes of the fastest and of the slowest replica."""
-        if cell not in self.times:
-            self.times[cell] = cell_times(self.p, self.order, cell, self.M)
-        return self.times[cell]
+        alike = cell if self.gathers else replace(cell, zero_stage=0)
+        if alike not in self.times:
+            self.times[alike] = cell_times(self.p, self.order, alike, self.M)
+        return self.times[alike]
 
     def _completions(self) -> list[list[float]]:
         """Least sum of the times of stages that complete (layer, worker)."""
@@ -351,6 +359,8 @@ class StageSearch:
                 self.best = found
             return
         for cell in self._cells(layer, worker):
+            if self.best is not None and self._cannot_help(cell, self.best):
+                continue
             least, most = self._time(cell)
             after = before + least
             # Of all stages so far; the slowest replica counts, before it the fastest ones.
@@ -361,6 +371,18 @@ class StageSearch:
                 continue
             if whole < math.inf:
                 self._extend((*cells, cell), after, own, cell.end)
+
+    def _cannot_help(self, cell: Cell, best: LayerJudgement) -> bool:
+        """Whether a plan with the cell misses more memory than the best one, or time is up."""
+        if self.context.remaining_s() < 0:
+            return True
+        if cell not in self.missing:
+            # Alone it has one micro-batch in flight, and receives nothing: no plan needs less.
+            plan = build(self.p, self.order, [cell], self.M)
+            assert plan is not None
+            over = worker_bytes(self.p, plan) - self.p.memory_bytes
+            self.missing[cell] = max(0.0, float(np.nan_to_num(over, nan=-math.inf).max()))
+        return self.missing[cell] * (1 - SLACK) > best.violation_size
 
 
 def cell_times(
@@ -447,22 +469,21 @@ def _costs(
     return np.asarray(np.where(refused, math.inf, total), dtype=np.float64)
 
 
-def mixed_plans(p: LayerProblem, counts: int = 4) -> Iterator[LayerPlan]:
-    """Mixed stages on all workers and on single replicas."""
+def mixed_plans(p: LayerProblem, option: tuple[int, bool], counts: int = 4) -> Iterator[LayerPlan]:
+    """Mixed stages of a memory option on all workers and on single replicas."""
     for order in orders(p)[:2]:
         for degree in p.degrees[1:]:
             for used in dict.fromkeys((degree, p.w // degree * degree)):
                 if not 0 < used <= p.w:
                     continue
                 for micro_batches in micro_batch_counts(p, counts):
-                    for option in memory_options(p):
-                        found = strategies_of(p, order, used, degree, micro_batches, option)
-                        if found is None:
-                            continue
-                        cell = Cell(0, p.n - 1, 0, used, degree, found, *option)
-                        plan = build(p, order, [cell], micro_batches)
-                        if plan is not None:
-                            yield plan
+                    found = strategies_of(p, order, used, degree, micro_batches, option)
+                    if found is None:
+                        continue
+                    cell = Cell(0, p.n - 1, 0, used, degree, found, *option)
+                    plan = build(p, order, [cell], micro_batches)
+                    if plan is not None:
+                        yield plan
 
 
 def polished(pool: Pool, start: LayerPlan, room: FloatArray, context: Context) -> LayerPlan:
@@ -508,11 +529,13 @@ class PbqpLayers:
     `counts`: numbers of micro-batches that are tried.
     """
 
-    counts: int = 6
+    counts: Count = 6
     name: str = "pbqp"
 
     unsupported_reason = staticmethod(splits_no_layer)
 
     def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
         """The plan; raises `InfeasibleError` where none can run."""
-        return best_of(problem, mixed_plans(problem, self.counts), context, "mixed plan")
+        options = memory_options(problem)
+        plans = chain.from_iterable(mixed_plans(problem, x, self.counts) for x in options)
+        return best_of(problem, plans, context, "mixed plan")

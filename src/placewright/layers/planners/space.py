@@ -26,7 +26,7 @@ from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strateg
 from placewright.layers.problem import LayerProblem
 from placewright.layers.stage_costs import pass_s, stage_bytes
 from placewright.numerics.arrays import FloatArray
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Count
 
 MOST_MICRO_BATCHES = 10
 """Numbers of micro-batches that are tried."""
@@ -348,7 +348,7 @@ class Exhaustive:
     `most`: plans above which it declines.
     """
 
-    most: int = 20_000
+    most: Count = 20_000
     name: ClassVar[str] = "exhaustive"
 
     def unsupported_reason(self, problem: LayerProblem) -> str | None:

@@ -270,7 +270,7 @@ class Mutation:
     `rate`: entries of a position that change at once, on average.
     """
 
-    tries: int = 1500
+    tries: Count = 1500
     rate: Annotated[float, Range(1, 1e6)] = 2.0
     name: str = "mutation"
 
