@@ -72,10 +72,36 @@ def test_schemas_before_1_5_are_the_same_problem(tmp_path: Path) -> None:
     assert read_wfcommons(written(tmp_path, OLD), CLUSTER).hash() == new.hash()
 
 
+def test_children_wait_whoever_names_them(tmp_path: Path) -> None:
+    """A schema lets a parent name its children, or the reverse."""
+    text = json.dumps(OLD).replace('"parents": ["a1"], ', "")
+    data = json.loads(text.replace('"parents": []', '"children": ["c1", "b1"]'))
+    found, usual = (read_wfcommons(written(tmp_path, x), CLUSTER) for x in (data, OLD))
+    assert found.hash() == usual.hash()
+
+
+def test_files_of_one_name_in_two_folders_are_two(tmp_path: Path) -> None:
+    """Each has its own size and readers; links are written in any case."""
+    data = json.loads(json.dumps(OLD))
+    a, b, c = data["workflow"]["tasks"]
+    a["files"] = [{"link": "output", "name": "f", "path": f"/{k}/", "size": k} for k in (3, 4)]
+    b["files"] = [{"link": "Input", "name": "f", "path": "/3/", "size": 3}]
+    c["files"] = [{"link": "input", "name": "f", "path": "/4/", "size": 4}]
+    problem = read_wfcommons(written(tmp_path, data), CLUSTER)
+    assert problem.tensor_names == ("a1:/3/f", "a1:/4/f")
+    assert problem.tensor_bytes.tolist() == [3, 4]
+    assert problem.consumers.tolist() == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
         ('"parents": ["a1"], "runtime": 3', '"parents": ["a2"], "runtime": 3', "parent 'a2'"),
+        (
+            '"parents": ["a1"], "runtime": 3',
+            '"parents": ["b"], "runtime": 3',
+            "of several tasks.*b1, c1",
+        ),
         ('"id": "c1"', '"id": "a1"', "'a1'.*is there twice"),
         ('"runtime": 4, ', "", "'c1'.*has no seconds"),
         ('"runtime": 4', '"runtime": -4', "runtime"),

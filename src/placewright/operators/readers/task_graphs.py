@@ -213,6 +213,12 @@ class FileEntry(_TaskModel):
     name: Annotated[str, Field(validation_alias=AliasChoices("id", "name"))]
     nbytes: Annotated[Amount, Field(validation_alias=AliasChoices("sizeInBytes", "size"))] = 0.0
     link: str = ""
+    path: str = ""
+
+    @property
+    def place(self) -> str:
+        """Its name, behind its folder's: two of one name in two folders are two files."""
+        return self.path + self.name
 
 
 class TaskEntry(_TaskModel):
@@ -225,6 +231,7 @@ class TaskEntry(_TaskModel):
         Amount | None, Field(validation_alias=AliasChoices("runtimeInSeconds", "runtime"))
     ] = None
     parents: list[str] = []
+    children: list[str] = []
     files: list[FileEntry] = []
     inputs: Annotated[list[str], Field(alias="inputFiles")] = []
     outputs: Annotated[list[str], Field(alias="outputFiles")] = []
@@ -269,7 +276,7 @@ def read_wfcommons(path: str | Path, cluster: Cluster) -> OperatorProblem:
 
     Measured seconds are divided by the speed of each device. A file that a task writes is a tensor
     which goes to all tasks that read it; files that no task writes are everywhere. A child that
-    reads nothing of its parent waits for zero bytes.
+    reads nothing of its parent waits for zero bytes; either of the two may name the other.
 
     Raises
     ------
@@ -302,7 +309,6 @@ def _problem(
             builder.add_tensor(label, some, sizes.get(file, 0.0), name=f"{label}:{file}")
     for label, task in tasks.items():
         for parent in dict.fromkeys(task.parents):
-            check_known("parent", parent, tasks, where=f"task {label!r}")
             if (parent, label) not in fed:
                 builder.add_tensor(parent, label, 0.0)
     return builder.build()
@@ -323,7 +329,6 @@ def _read(entry: WorkflowEntry) -> tuple[dict[str, _Task], dict[str, float]]:
             (task, seconds.get(task.id or task.name), task.inputs, task.outputs)
             for task in entry.specification.tasks
         ]
-    names = {task.name: task.id for task, *_ in rows if task.id}
     tasks: dict[str, _Task] = {}
     for task, took, inputs, outputs in rows:
         label = task.id or task.name
@@ -333,14 +338,41 @@ def _read(entry: WorkflowEntry) -> tuple[dict[str, _Task], dict[str, float]]:
         if took is None:
             hint = "an instance needs the seconds that each task took (runtimeInSeconds)"
             raise InputError("has no seconds", where=f"task {label!r}", hint=hint)
-        parents = [names.get(parent, parent) for parent in task.parents]
-        tasks[label] = _Task(took, task.type or task.name, parents, inputs, outputs)
-    return tasks, {file.name: file.nbytes for file in files}
+        tasks[label] = _Task(took, task.type or task.name, [], inputs, outputs)
+    _join([task for task, *_ in rows], tasks)
+    return tasks, {file.place: file.nbytes for file in files}
+
+
+def _join(entries: Sequence[TaskEntry], tasks: Mapping[str, _Task]) -> None:
+    """Give every task its parents, by id or by name, also those that only name it as a child."""
+    named: dict[str, list[str]] = {label: [label] for label in tasks}
+    for task in entries:
+        if task.name not in tasks:
+            named.setdefault(task.name, []).append(task.id)
+
+    def known(kind: str, name: str, where: str) -> str:
+        check_known(kind, name, named, where=where)
+        if len(named[name]) > 1:
+            by, hint = ", ".join(named[name][:8]), f"name the {kind} by its id"
+            raise InputError(
+                f"{name!r} is the name of several tasks", where=where, by=by, hint=hint
+            )
+        return named[name][0]
+
+    for task in entries:
+        label = task.id or task.name
+        where = f"task {label!r}"
+        tasks[label].parents.extend(known("parent", name, where) for name in task.parents)
+    for task in entries:
+        label = task.id or task.name
+        for name in task.children:
+            tasks[known("child", name, f"task {label!r}")].parents.append(label)
 
 
 def _linked(task: TaskEntry, way: str) -> list[str]:
     """Names of the files that a task reads (``in``) or writes (``out``), each once."""
-    return list(dict.fromkeys(file.name for file in task.files if file.link.startswith(way)))
+    linked = (file for file in task.files if file.link.lower().startswith(way))
+    return list(dict.fromkeys(file.place for file in linked))
 
 
 Devices = Annotated[int, Range(1, 1024)]
