@@ -12,6 +12,7 @@ from placewright.errors import InputError, UnknownNameError, UnsupportedError
 from placewright.operators.conformance import tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.planning.benchmark import bench
+from placewright.planning.parameters import Auto
 
 TWO = tiny([[2.0, 5.0], [4.0, 3.0]], [(0, 1.0, [1])], name="two")
 
@@ -48,3 +49,18 @@ def test_a_wrong_choice_ends_everything() -> None:
     for wrong in ([3], ["x.json"], {"a": None}):
         with pytest.raises(UnsupportedError, match="no wing takes"):
             bench(wrong)
+
+
+def test_every_planner_has_statistics_of_its_own() -> None:
+    """Those of one name are told apart by their parameters; one that is there twice is refused."""
+    low, high = ({"name": "search", "effort": effort} for effort in (1e3, 1e4))
+    table = bench([TWO], [low, Auto(steps=1.0), "auto", high])
+    assert {(s.planner, s.solved) for s in table.statistics} == {
+        ("search(effort=1000.0)", 1),
+        ("search(effort=10000.0)", 1),
+        ("auto(steps=1.0)", 1),
+        ("auto", 1),
+    }
+    for choice in ("heft", low, "auto"):
+        with pytest.raises(InputError, match="is there twice"):
+            bench([TWO], [choice, choice])

@@ -11,8 +11,16 @@ from typing import Any
 
 from placewright.errors import InfeasibleError, InputError, described
 from placewright.io.arguments import Unlimited, checked
-from placewright.planning.contract import Direction, Progress, on_request, silent
-from placewright.planning.parameters import PlannerChoice, auto_of, choose, opened
+from placewright.planning.contract import Direction, Planner, Progress, on_request, silent
+from placewright.planning.parameters import (
+    AUTO,
+    Auto,
+    PlannerChoice,
+    auto_of,
+    choose,
+    label,
+    opened,
+)
 from placewright.planning.result import data_frame
 from placewright.planning.solving import solve
 from placewright.planning.wings import bounds as quick_bounds
@@ -142,7 +150,7 @@ def bench(
     Raises
     ------
     InputError
-        There is no problem, or no planner of a name.
+        There is no problem, no planner of a name, or one that is there twice.
     """
     for problem in problems.values() if isinstance(problems, Mapping) else problems:
         wing_of(problem)  # before a name is asked for
@@ -158,12 +166,15 @@ def bench(
         wing = wing_of(problem)
         known = wing.planning().planners(problem)
         chosen = planners or [x for x, planner in known.items() if not on_request(planner)]
+        labels = [_label(known, choice) for choice in chosen]
+        if twice := next((x for k, x in enumerate(labels) if x in labels[:k]), None):
+            hint = "name it once, or give planners of your own names of their own"
+            raise InputError(f"planner {twice!r} is there twice", where="planners", hint=hint)
         tried = []
-        for choice in chosen:
+        for own, choice in zip(labels, chosen, strict=True):
             took_s = time.perf_counter() - begun
-            what = f"{name}: {_name(choice)}"
-            progress(what=what, value=math.inf, bound=0.0, elapsed_s=took_s)
-            tried.append(_try(problem, choice, time_limit_s, seed))
+            progress(what=f"{name}: {own}", value=math.inf, bound=0.0, elapsed_s=took_s)
+            tried.append(_try(problem, own, choice, time_limit_s, seed))
         rows += _compared(name, tried, wing.direction, _bound(problem))
     return Bench(tuple(rows), len(named))
 
@@ -177,24 +188,21 @@ class _Try:
     note: str = ""
 
 
-def _try(problem: Any, choice: PlannerChoice, time_limit_s: float, seed: int) -> _Try:
-    """One planner alone; what it raises ends its own row, a wrong name or parameter everything."""
-    wing, begun = wing_of(problem), time.perf_counter()
-    worst, known = wing.direction.worst, wing.planning().planners(problem)
-    if auto_of(opened(choice)) is None:
-        choose(known, choice)
+def _try(problem: Any, name: str, choice: PlannerChoice, time_limit_s: float, seed: int) -> _Try:
+    """One planner alone; what it raises ends its own row."""
+    worst, begun = wing_of(problem).direction.worst, time.perf_counter()
     try:
         found = solve(problem, choice, time_limit_s=time_limit_s, seed=seed, bounds=False)
     except Exception as error:
         note = error.brief if isinstance(error, InfeasibleError) else described(error)
-        return _Try(_name(choice), worst, math.nan, time.perf_counter() - begun, note)
-    return _Try(_name(choice), found.value, found.bound, found.runtime_s - found.compile_s)
+        return _Try(name, worst, math.nan, time.perf_counter() - begun, note)
+    return _Try(name, found.value, found.bound, found.runtime_s - found.compile_s)
 
 
-def _name(choice: PlannerChoice) -> str:
-    if isinstance(choice, Mapping):
-        return str(choice.get("name", choice))
-    return choice if isinstance(choice, str) else choice.name
+def _label(known: Mapping[str, Planner], choice: PlannerChoice) -> str:
+    """A planner's name with its parameters; a wrong one of them ends everything."""
+    auto = auto_of(opened(choice))
+    return choose(known, choice)[0] if auto is None else label({AUTO: Auto()}, auto)
 
 
 def _bound(problem: Any) -> float:
