@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError, UnsupportedError
+from placewright.layers.conformance import tiny
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy, check_plan
 from placewright.layers.problem import LayerProblem, Refusal
 from placewright.layers.stage_costs import state_bytes, worker_bytes
@@ -180,3 +181,26 @@ def test_memory_that_pytorch_and_its_heap_need_beside_activations() -> None:
     assert held({}, *pair, micro_batches=2) == pytest.approx([50, 50])
     received = held({"keeps_received": True}, *pair, micro_batches=2)
     assert received == pytest.approx([50 + 4 * 10, 50 + 2 * 4 * 10])
+
+
+@pytest.mark.parametrize("sources", [(), (0,), (1,), (0, 1)])
+def test_layers_that_are_computed_again_keep_what_they_read(sources: tuple[int, ...]) -> None:
+    """The outputs of the layers before them, which need not be the next ones in the list."""
+    outputs = np.array([30.0, 5.0, 1.0])
+    p = tiny(
+        [1.0] * 3,
+        1,
+        degrees=(1,),
+        parameters=np.zeros((3, 1)),
+        output_bytes=outputs[:, None],
+        activation_bytes=np.full((3, 1), 100.0),
+        forward_s=np.ones((1, 1, 1, 3)),
+        backward_s=np.ones((1, 1, 1, 3)),
+        edge_source=[0, *sources],
+        edge_target=[1, *(2 for _ in sources)],
+        edge_bytes=outputs[[0, *sources]],
+        global_batch=1,
+    )
+    stage = Stage(0, 2, (Replica((0,), 1),), recompute=True)
+    read = outputs[0] + outputs[list(sources)].sum()
+    assert worker_bytes(p, LayerPlan((stage,)))[0] == pytest.approx(100.0 + read)

@@ -401,7 +401,8 @@ def _replica_bytes(p: LayerProblem, plan: LayerPlan, s: int, degree: int, share:
         work = float(p.working_bytes[layer, t])
         small = 0 < samples * work / 2 <= most  # it works on two gradients of its largest value
         if stage.recompute:
-            inputs = float(p.output_bytes[layer - 1, t]) if layer else 0.0
+            sources = np.unique(p.edge_source[p.edge_target == layer])
+            inputs = float(p.output_bytes[sources, t].sum())
             work, own = work + own, min(own, inputs)
         gradient = layer_elements(p, stage, layer, degree) * training.gradient_bytes
         apart = gradient * (training.gradients_apart and several)
