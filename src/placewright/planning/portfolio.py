@@ -461,10 +461,9 @@ class Portfolio:
         where = str(self.problem.name)
         if interrupted:
             done = (c.planner for c in self.tried if c.outcome is not Outcome.INTERRUPTED)
-            ended = ", ".join(done) or "no planner"
-            return KeyboardInterrupt(
-                f"there is no plan of {where} yet: {ended} had ended, and gave none that fits"
-            )
+            ended = ", ".join(done)
+            why = f"{ended} had ended, and gave none that fits" if ended else "no planner had ended"
+            return KeyboardInterrupt(f"there is no plan of {where} yet: {why}")
         if self.nearest_miss:
             return InfeasibleError(
                 "no plan that fits was found",

@@ -70,7 +70,7 @@ from placewright.layers.problem import LayerProblem
 from placewright.layers.stage_costs import WHOLE, replica_costs, sync_layer_s, worker_bytes
 from placewright.layers.transfers import ring_s
 from placewright.numerics.arrays import FloatArray
-from placewright.planning.contract import Context, Count
+from placewright.planning.contract import Context, Count, Proposal
 from placewright.solvers.pbqp import Pbqp, solve_pbqp
 
 SMALL = 2_000
@@ -104,34 +104,45 @@ class Dp:
             return LoadDp().unsupported_reason(problem)
         return None if problem.is_chain else "needs a chain of layers; pbqp takes any graph"
 
-    def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
+    def __call__(self, problem: LayerProblem, context: Context) -> Proposal[LayerPlan]:
         """The plan; raises `InfeasibleError` where none can run."""
         if problem.variants is not None:
-            return LoadDp()(problem, context)
-        pool = Pool(problem)
+            return Proposal(LoadDp()(problem, context))
+        pool, interrupted = Pool(problem), False
+        try:
+            self._search(pool, context)
+        except KeyboardInterrupt:
+            if not any(pool.found.values()):
+                raise
+            interrupted = True
+        best = pool.best(problem.memory_bytes)
+        if best is None:
+            raise InfeasibleError("no plan can run on these workers and links", where=problem.name)
+        return Proposal(best, interrupted=interrupted)
+
+    def _search(self, pool: Pool, context: Context) -> None:
+        problem = pool.p
         one = problem.replace(zero_stages=(0,), recompute=False)
         if space_size(one, SMALL) < SMALL:
-            small = small_space(problem, context)
-            pool.add(None if small is None else small.plan)
+            for small in small_space(problem, context):
+                pool.add(small.plan)
         else:
             self._large(pool, context)
         few = problem.n * problem.w <= FEW
         # One memory option after another: more of them never make the answer worse.
         for option in memory_options(problem):
             mixed = Pool(problem)
-            for plan in mixed_plans(problem, option, 4 if few else 1):
-                if (pool.found or mixed.found) and context.remaining_s() < 0:
-                    break
-                mixed.add(plan)
-            for room in _rooms(mixed) if few else ():
-                start = mixed.best(room)
-                if start is not None:
-                    polished(mixed, start, room, context)
-            pool.found |= mixed.found
-        best = pool.best(problem.memory_bytes)
-        if best is None:
-            raise InfeasibleError("no plan can run on these workers and links", where=problem.name)
-        return best
+            try:
+                for plan in mixed_plans(problem, option, 4 if few else 1):
+                    if (pool.found or mixed.found) and context.remaining_s() < 0:
+                        break
+                    mixed.add(plan)
+                for room in _rooms(mixed) if few else ():
+                    start = mixed.best(room)
+                    if start is not None:
+                        polished(mixed, start, room, context)
+            finally:
+                pool.found |= mixed.found
 
     def _large(self, pool: Pool, context: Context) -> None:
         """Judge drafts for every memory of the ladder: first without limit, then as there is."""
@@ -280,8 +291,8 @@ SLACK = 1e-12
 """Relative: sums of the same numbers in another order."""
 
 
-def small_space(p: LayerProblem, context: Context) -> LayerJudgement | None:
-    """The best plan of the space by depth-first search with bounds, or the best in time."""
+def small_space(p: LayerProblem, context: Context) -> Iterator[LayerJudgement]:
+    """Better and better plans of the space, by depth-first search with bounds; the best in time."""
     best: LayerJudgement | None = None
     for order in orders(p):
         for micro_batches in micro_batch_counts(p):
@@ -289,8 +300,9 @@ def small_space(p: LayerProblem, context: Context) -> LayerJudgement | None:
             for zero, again in memory_options(p):
                 search = StageSearch(p, order, micro_batches, zero, again, best, context, times)
                 search.run()
+                if search.best is not None and search.best is not best:
+                    yield search.best
                 best = search.best
-    return best
 
 
 class StageSearch:
@@ -534,7 +546,7 @@ class PbqpLayers:
 
     unsupported_reason = staticmethod(splits_no_layer)
 
-    def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
+    def __call__(self, problem: LayerProblem, context: Context) -> Proposal[LayerPlan]:
         """The plan; raises `InfeasibleError` where none can run."""
         options = memory_options(problem)
         plans = chain.from_iterable(mixed_plans(problem, x, self.counts) for x in options)

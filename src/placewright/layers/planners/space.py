@@ -26,7 +26,7 @@ from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strateg
 from placewright.layers.problem import LayerProblem
 from placewright.layers.stage_costs import pass_s, stage_bytes
 from placewright.numerics.arrays import FloatArray
-from placewright.planning.contract import Context, Count
+from placewright.planning.contract import Context, Count, Proposal
 
 MOST_MICRO_BATCHES = 10
 """Numbers of micro-batches that are tried."""
@@ -238,21 +238,29 @@ def _missing(found: LayerJudgement, room: FloatArray) -> float:
     return max(0.0, float(np.nan_to_num(found.held_bytes - room, nan=-math.inf).max()))
 
 
-def best_of(p: LayerProblem, plans: Iterator[LayerPlan], context: Context, what: str) -> LayerPlan:
-    """The best of these plans by the judge, or the best in time.
+def best_of(
+    p: LayerProblem, plans: Iterator[LayerPlan], context: Context, what: str
+) -> Proposal[LayerPlan]:
+    """The best of these plans by the judge, or the best in time or before Ctrl-C.
 
     Raises `InfeasibleError`: none of them, said to be `what`, can run.
     """
     best: LayerJudgement | None = None
-    for plan in plans:
-        found = judged(p, plan)
-        if better(found, best):
-            best = found
-        if best is not None and context.remaining_s() < 0:
-            break
+    interrupted = False
+    try:
+        for plan in plans:
+            found = judged(p, plan)
+            if better(found, best):
+                best = found
+            if best is not None and context.remaining_s() < 0:
+                break
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+        interrupted = True
     if best is None:
         raise InfeasibleError(f"no {what} can run on these workers and links", where=p.name)
-    return best.plan
+    return Proposal(best.plan, interrupted=interrupted)
 
 
 def splits_no_layer(problem: LayerProblem) -> str | None:
@@ -359,6 +367,6 @@ class Exhaustive:
             return f"more than {self.most} plans"
         return None
 
-    def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
+    def __call__(self, problem: LayerProblem, context: Context) -> Proposal[LayerPlan]:
         """The plan; raises `InfeasibleError` where none can run."""
         return best_of(problem, every_plan(problem), context, "plan")

@@ -187,7 +187,10 @@ def seeds(p: LayerProblem, context: Context) -> Iterator[LayerPlan]:
     for planner in (Uniform("data"), Uniform("tensor"), Uniform("pipeline"), OneWeirdTrick()):
         if planner.unsupported_reason(p) is None:
             with suppress(InfeasibleError):
-                yield planner(p, context)
+                found = planner(p, context)
+                yield found.plan
+                if found.interrupted:
+                    raise KeyboardInterrupt
 
 
 @final

@@ -24,7 +24,7 @@ from placewright.layers.planners.space import (
 from placewright.layers.problem import LayerProblem
 from placewright.layers.stage_costs import pass_s
 from placewright.numerics.arrays import FloatArray
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Proposal
 
 CONVOLUTIONS = ("conv", "pool", "norm", "relu")
 """Beginnings of the kinds that "one weird trick" splits by samples."""
@@ -60,7 +60,7 @@ class Uniform:
                 return _cannot_be(problem, why[0].layer, why[0].reason, Strategy.DATA)
         return None
 
-    def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
+    def __call__(self, problem: LayerProblem, context: Context) -> Proposal[LayerPlan]:
         """The plan; raises `InfeasibleError` where there is none."""
         return best_of(problem, self.plans(problem), context, f"{self.strategy} plan")
 
@@ -172,7 +172,7 @@ class OneWeirdTrick:
 
     unsupported_reason = staticmethod(splits_no_layer)
 
-    def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
+    def __call__(self, problem: LayerProblem, context: Context) -> Proposal[LayerPlan]:
         """The plan; raises `InfeasibleError` where there is none."""
         return best_of(problem, self._plans(problem), context, f"{self.name} plan")
 
