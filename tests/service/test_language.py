@@ -12,7 +12,7 @@ import pytest
 from placewright.errors import InputError
 from placewright.service.server import ServiceOptions
 from tests.service.serving import Serving
-from tests.service.test_services import Asking
+from tests.service.test_serving import Asking
 
 CLUSTER = """
 devices:
