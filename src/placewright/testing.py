@@ -1,7 +1,7 @@
 """What every planner, and every wing, must keep to: classes of tests to inherit.
 
     class TestMine(PlannerConformance):
-        named = "mine"
+        named = "mine"  # or several: ("mine", "other")
 
     class TestMyWing(WingConformance):
         wing = "mine"
@@ -65,13 +65,23 @@ class _OfWing:
 
 
 class PlannerConformance(_OfWing):
-    """Inherit, and say which planner by its name or by `planner`."""
+    """Inherit, and say which planner by its name or by `planner`; several names, each is tested."""
 
-    named: ClassVar[str] = ""
+    named: ClassVar[str | tuple[str, ...]] = ""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Run every test with each of the planners, and tests of instances on each of these."""
+        super().pytest_generate_tests(metafunc)
+        if isinstance(self.named, tuple):
+            metafunc.parametrize("_planner_name", self.named, indirect=True)
+
+    @pytest.fixture(autouse=True)
+    def _planner_name(self, request: pytest.FixtureRequest) -> None:
+        self._name = str(getattr(request, "param", self.named))
 
     def planner(self, problem: Any) -> Planner:
         """The planner under test."""
-        return self._wing().planning().planners(problem)[self.named]
+        return self._wing().planning().planners(problem)[self._name]
 
     def proposal(self, problem: Any, seed: int = 0) -> Proposal[Any] | None:
         """Its answer; ``None`` where there is none, or none that can be simulated."""

@@ -16,32 +16,17 @@ from placewright.requests.problem import first_requests
 from placewright.testing import PlannerConformance
 
 
-class TestRolling(PlannerConformance):
-    named, wing = "rolling", WING
-
-
-class TestThesis(PlannerConformance):
-    named, wing = "thesis", WING
-
-
-class TestEdf(PlannerConformance):
-    named, wing = "edf-fastest-batch", WING
-
-
-class TestLeastCompletion(PlannerConformance):
-    named, wing = "least-completion", WING
-
-
-class TestSelected(PlannerConformance):
-    named, wing = "selected", WING
-
-
-class TestOpportunity(PlannerConformance):
-    named, wing = "opportunity", WING
-
-
-class TestTuned(PlannerConformance):
-    named, wing = "tuned", WING
+class TestPolicies(PlannerConformance):
+    wing = WING
+    named = (
+        "rolling",
+        "thesis",
+        "edf-fastest-batch",
+        "least-completion",
+        "selected",
+        "opportunity",
+        "tuned",
+    )
 
 
 @pytest.mark.parametrize("seed", [1, 12])

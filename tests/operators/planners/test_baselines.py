@@ -32,14 +32,7 @@ from placewright.operators.planners.baselines import (
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context, proposal_of
 from placewright.profiling.profiler import profile
-from placewright.testing import PlannerConformance
 from tests.operators.planners.module_models import NAMES, model
-
-
-class TestAccelerateAuto(PlannerConformance):
-    """Instances without modules are refused, the rest is below."""
-
-    named = "accelerate-auto"
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,9 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import check_plan
 from placewright.operators.planners import planners
 from placewright.operators.planners.lists.planners import CEFT, CEFT_CPOP, ListScheduler
-from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.task_graphs import read_dag
-from placewright.planning.contract import Context, Planner, proposal_of
+from placewright.planning.contract import Context, proposal_of
 from placewright.planning.parameters import choose
-from placewright.testing import PlannerConformance
 from tests.published import published
 
 PLANNERS = [CEFT, CEFT_CPOP]
@@ -63,22 +61,6 @@ def test_published_graph_within_reach_of_heft(planner: ListScheduler) -> None:
     problem = read_dag(published("dag/layered_n1000_ccr1.0_s0.json"))
     value = judge(problem, proposal_of(planner(problem, Context())).plan).value
     assert 6028.26 <= value <= 1.15 * 6076.139
-
-
-class TestConformanceCeft(PlannerConformance):
-    """CEFT list scheduling keeps to what every planner must."""
-
-    def planner(self, problem: OperatorProblem) -> Planner:
-        """The planner under test."""
-        return CEFT
-
-
-class TestConformanceCeftCpop(PlannerConformance):
-    """CEFT-CPOP keeps to what every planner must."""
-
-    def planner(self, problem: OperatorProblem) -> Planner:
-        """The planner under test."""
-        return CEFT_CPOP
 
 
 def test_parameters_make_the_variant() -> None:

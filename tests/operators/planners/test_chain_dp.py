@@ -27,15 +27,8 @@ from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
 from placewright.planning.solving import solve
 from placewright.profiling.profiler import profile
-from placewright.testing import PlannerConformance
 from tests.operators.planners.module_models import model
 from tests.operators.simulation.reference import simulate
-
-
-class TestChainDp(PlannerConformance):
-    """Contiguous stretches."""
-
-    named = "chain-dp"
 
 
 def contiguous(n: int, m: int) -> IntArray:

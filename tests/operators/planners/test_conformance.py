@@ -34,46 +34,26 @@ class TestSingle(PlannerConformance):
         return named_planner(f"only:{problem.device_names[0]}", problem)
 
 
-class TestRoundRobin(PlannerConformance):
-    """Devices in turn."""
+class TestByName(PlannerConformance):
+    """Those that end in a moment; searches and proofs have their own tests."""
 
-    named = "round-robin"
-
-
-class TestRandom(PlannerConformance):
-    """By the seed."""
-
-    named = "random"
-
-
-class TestTopologicalSplit(PlannerConformance):
-    """One stretch per device."""
-
-    named = "topological-split"
-
-
-class TestHeft(PlannerConformance):
-    """HEFT."""
-
-    named = "heft"
-
-
-class TestHeftContended(PlannerConformance):
-    """HEFT with reserved links."""
-
-    named = "heft-contended"
-
-
-class TestCpop(PlannerConformance):
-    """CPOP."""
-
-    named = "cpop"
-
-
-class TestPeft(PlannerConformance):
-    """PEFT."""
-
-    named = "peft"
+    named = (
+        *OWN,
+        "dls",
+        "bil",
+        "sufferage",
+        "m-topo",
+        "m-etf",
+        "m-sct",
+        "accelerate-auto",
+        "ceft",
+        "ceft-cpop",
+        "pbqp",
+        "chain-dp",
+        "dpl",
+        "dp",
+        "min-cut",
+    )
 
 
 def named_planner(name: str, problem: OperatorProblem) -> Planner:

@@ -18,7 +18,6 @@ from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.neural_networks import read_msr
 from placewright.planning.contract import Context, proposal_of
 from placewright.planning.solving import solve
-from placewright.testing import PlannerConformance
 from tests.operators.star_cases import best_value, star
 from tests.published import published
 
@@ -32,18 +31,6 @@ LINE_MS = {
     "op_bert3_training": 65.303,
     "op_resnet50_inference": 124.349,
 }
-
-
-class TestLine(PlannerConformance):
-    """It declines links and latency, and keeps to the rest."""
-
-    named = "dpl"
-
-
-class TestIdeals(PlannerConformance):
-    """The same."""
-
-    named = "dp"
 
 
 @pytest.mark.parametrize("name", LINE_MS)

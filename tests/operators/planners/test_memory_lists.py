@@ -18,24 +18,6 @@ NAMES = ["m-topo", "m-etf", "m-sct", "metis"]
 CHAIN = [(0, 1.0, [1]), (1, 1.0, [2]), (2, 1.0, [3])]
 
 
-class TestMTopo(PlannerConformance):
-    """m-TOPO."""
-
-    named = "m-topo"
-
-
-class TestMEtf(PlannerConformance):
-    """m-ETF."""
-
-    named = "m-etf"
-
-
-class TestMSct(PlannerConformance):
-    """m-SCT."""
-
-    named = "m-sct"
-
-
 class TestMetis(PlannerConformance):
     """METIS, where it is installed."""
 

@@ -25,15 +25,8 @@ from placewright.operators.planners.min_cut import (
 )
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
-from placewright.testing import PlannerConformance
 
 FREE = np.inf
-
-
-class TestMinCut(PlannerConformance):
-    """What every planner keeps to."""
-
-    named = "min-cut"
 
 
 def serial(seed: int, devices: int, operators: int = 7) -> OperatorProblem:

@@ -13,8 +13,7 @@ from placewright.operators.judge import OperatorJudge, judge
 from placewright.operators.plan import check_plan
 from placewright.operators.planners.pbqp import PbqpPlanner
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context, Planner
-from placewright.testing import PlannerConformance
+from placewright.planning.contract import Context
 
 
 def every_placement(problem: OperatorProblem) -> np.ndarray:
@@ -83,11 +82,3 @@ def test_ctrl_c_in_the_bound_keeps_the_plan(monkeypatch: pytest.MonkeyPatch) -> 
     assert np.array_equal(plan.placement, whole.plan.placement)
     assert proposal.bound is None
     assert whole.bound > 0.0
-
-
-class TestConformancePbqp(PlannerConformance):
-    """PBQP keeps to what every planner must."""
-
-    def planner(self, problem: OperatorProblem) -> Planner:
-        """The planner under test."""
-        return PbqpPlanner()

@@ -7,47 +7,17 @@ import pytest
 from placewright.testing import PlannerConformance
 
 
-class OfSamples(PlannerConformance):
-    """Of wing 3."""
+class TestQuick(PlannerConformance):
+    """Rules."""
 
-    wing = "samples"
-
-
-class TestNone(OfSamples):
-    """Nothing moves."""
-
-    named = "none"
+    wing, named = "samples", ("none", "proportional", "nic", "greedy")
 
 
-class TestProportional(OfSamples):
-    """As many samples as a node is fast."""
+class TestPrograms(PlannerConformance):
+    """The linear program, rounded; branch and cut."""
 
-    named = "proportional"
-
-
-class TestNic(OfSamples):
-    """Only access links."""
-
-    named = "nic"
-
-
-class TestGreedy(OfSamples):
-    """From the last node to the one that it hurts least."""
-
-    named = "greedy"
-
-
-class TestLp(OfSamples):
-    """The relaxation, rounded."""
-
-    named = "lp"
+    wing, named = "samples", ("lp", "ilp")
 
     @pytest.fixture(autouse=True)
     def _needs_highs(self) -> None:
         pytest.importorskip("highspy")
-
-
-class TestIlp(TestLp):
-    """Branch and cut."""
-
-    named = "ilp"

@@ -21,7 +21,6 @@ from placewright.operators.planners.lists.ready import (
 )
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
-from placewright.testing import PlannerConformance
 from tests.operators.planners.test_heft import paper
 
 
@@ -157,21 +156,3 @@ def test_max_min_starts_the_long_operator_first() -> None:
     problem = tiny([[1.0, 1.0], [1.0, 1.0], [2.0, 2.0]], [], links="free")
     assert judge(problem, MIN_MIN(problem, Context())).value == 3.0
     assert judge(problem, MAX_MIN(problem, Context())).value == 2.0
-
-
-class TestDls(PlannerConformance):
-    """DLS."""
-
-    named = "dls"
-
-
-class TestBil(PlannerConformance):
-    """BIL."""
-
-    named = "bil"
-
-
-class TestSufferage(PlannerConformance):
-    """Sufferage."""
-
-    named = "sufferage"
