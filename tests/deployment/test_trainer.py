@@ -317,8 +317,12 @@ def test_a_bad_batch_is_named_in_four_parts_and_nothing_is_lost() -> None:
 
 
 def test_a_worker_without_memory_says_by_how_much_the_judge_was_wrong() -> None:
-    """The event says it, and the step is done by workers that have memory: nothing is lost."""
-    x = torch.ones(20_000, 8)
+    """The event says it, and the step is done by workers that have memory: nothing is lost.
+
+    The step after the limit has a larger batch: one like those before could do with what they have
+    left free in the worker.
+    """
+    x, more = torch.ones(20, 8), torch.ones(1_000_000, 8)
     how = {"loss_fn": LOSS, "targets": x, "method": "analytic", "planner": "only:b"}
     losses = []
     for starved in (False, True):
@@ -328,7 +332,7 @@ def test_a_worker_without_memory_says_by_how_much_the_judge_was_wrong() -> None:
             trainer.step(x, x)
             if starved:
                 starve(trainer.run.session, 1 << 20)
-            losses.append(trainer.step(x, x))
+            losses.append(trainer.step(more, more))
     assert losses[0] == losses[1]
     fault = next(event for event in trainer.timeline.events if event.kind == "fault")
     assert "device 'b': the worker ran out of memory, " in fault.text

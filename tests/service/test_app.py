@@ -26,6 +26,7 @@ from sqlalchemy.exc import OperationalError
 from placewright.cli.main import every_verb
 from placewright.cli.service_operations import operations_of
 from placewright.io import boundary
+from placewright.planning.solving import solve
 from placewright.service.app import Service, api
 from placewright.service.files import (
     MOST_PARTS,
@@ -41,6 +42,7 @@ from placewright.service.process import JobFolder
 from placewright.service.serving import ServeOperation, add_services
 from placewright.service.store import DatabaseError, Job, JobState, Store, new_id, sqlite_url
 from placewright.web.access import Access
+from tests.report.examples import chain
 
 
 def made(folder: Path) -> tuple[Service, Access]:
@@ -361,9 +363,18 @@ def test_a_comparison_of_another_file_of_this_name_is_not_shown(tmp_path: Path) 
     service, guarded = made(tmp_path)
     client = TestClient(guarded)
     put(client, "x.json", "{}")
-    found = {"value": 2.0, "lower_bound": 1.0, "status": "FEASIBLE", "planner": "ilp"}
-    keep_result(service, "samples.compare", {"file": "x.json"}, found | {"candidates": []})
-    assert "No plan can take less" in client.get("/samples?file=x.json").text
+    found = {"value": 2.0, "lower_bound": 1.0, "status": "OPTIMAL", "planner": "ilp"}
+    states = {"none": (1.0, "INFEASIBLE"), "greedy": (3.0, "FEASIBLE"), "ilp": (2.0, "OPTIMAL")}
+    every = [
+        {"planner": name, "value": value, "status": state, "runtime_s": 0.0}
+        for name, (value, state) in states.items()
+    ]
+    keep_result(service, "samples.compare", {"file": "x.json"}, found | {"candidates": every})
+    shown = client.get("/samples?file=x.json").text
+    assert "No plan can take less" in shown
+    rows = shown.partition('aria-label="Strategies"')[2].split("<tr")[2:5]
+    assert all(name in row for name, row in zip(("ilp", "greedy", "none"), rows, strict=True))
+    assert [row.count(" %") for row in rows] == [1, 1, 0]  # none above the best does not fit
     put(client, "x.json", "[]")
     assert "No plan can take less" not in client.get("/samples?file=x.json").text
 
@@ -401,3 +412,16 @@ def test_all_that_a_command_has_printed_is_there(tmp_path: Path) -> None:
     assert client.get(f"/api/v1/jobs/{job.id}/table").text == text
     service.jobs.folder(job.id).table.unlink()
     assert client.get(f"/api/v1/jobs/{job.id}/table").text == ""
+
+
+def test_a_plan_of_the_folder_is_taken_once(tmp_path: Path) -> None:
+    """Though its like was uploaded; and though the stored file, not the job, was deleted since."""
+    service, guarded = made(tmp_path)
+    client, plan = TestClient(guarded), solve(chain(), "heft").save(tmp_path / "chain-plan.json")
+    service.files.most_bytes = 1 << 20
+    put(client, "same.json", plan.read_text())
+    for _ in range(2):
+        service.jobs.take_results(tmp_path)
+        client.delete("/api/v1/files/chain-plan.json")
+        (job,) = client.get("/api/v1/jobs").json()["jobs"]
+        assert job["options"] == {"found": "chain-plan.json"}

@@ -239,7 +239,8 @@ class Jobs:
         writes them. A plan that was taken is not taken again, unless it has changed.
         """
         kinds = {wing.files().plan_document.kind: name for name, wing in families()}
-        taken = {file.sha256 for file in self.store.files(kinds=list(kinds), most=ALL)}
+        every = (job for job in self.store.jobs(most=ALL) if "found" in job.options)
+        taken = {digest(self.folder(job.id).out / "result.json") for job in every}
         for path in sorted(folder.glob("*.json")):
             wing = kinds.get(document_kind(path, path.name))
             if wing is not None and NAME.fullmatch(path.name) and digest(path) not in taken:
