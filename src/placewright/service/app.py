@@ -523,7 +523,7 @@ def _files(router: APIRouter, service: Service) -> None:
         return FileList.model_validate({"files": found, "next": found.next})
 
     @router.put("/files/{name}", status_code=201)
-    async def upload_file(name: FileName, request: Request, owner: Owner) -> FileAnswer:
+    async def upload_file(name: str, request: Request, owner: Owner) -> FileAnswer:
         """Store the body of the request as a file; where its name is taken it gets another."""
         pieces = body_pieces(request.receive, BODY_S, LEAST_RATE)
         file = await service.files.receive(name, pieces, owner)

@@ -210,6 +210,7 @@ def document_kind(path: Path, name: str) -> str:
     from placewright.files import kind_of
     from placewright.io.boundary import parse_json, parse_yaml
 
+    name = name.lower()
     if name.endswith(COMPANIONS):
         return "model"
     if not name.endswith((".json", ".yaml", ".yml")):
