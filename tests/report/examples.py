@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from placewright.measurement import Baseline, Measurement
 from placewright.operators.conformance import tiny
@@ -18,6 +23,24 @@ from placewright.report.trace import Trace
 
 HOSTILE = "</script><script>alert('x')</script>\"'&"
 """A name that must stay a name."""
+
+
+@contextmanager
+def in_chromium(file: Path) -> Iterator[Any]:
+    """A page in Chromium; fails where a script of it does."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("Chromium is not installed")
+    arguments, failed = ["--no-sandbox", "--disable-background-networking"], list[Any]()
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=arguments)
+        opened = browser.new_page(reduced_motion="reduce", viewport={"width": 1200, "height": 900})
+        opened.on("pageerror", lambda error: failed.append(error))
+        opened.goto(file.as_uri())
+        yield opened
+        browser.close()
+    assert failed == []
 
 
 def chain(count: int = 6, **changes: Any) -> OperatorProblem:

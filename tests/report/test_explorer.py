@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
@@ -29,7 +28,7 @@ from placewright.report.explorer import (
     operator_depths,
 )
 from placewright.report.page import Note, html_page
-from tests.report.examples import HOSTILE
+from tests.report.examples import HOSTILE, in_chromium
 
 LAYERS, EACH = 5, 8
 SEPARATORS = "\u2028\u2029"
@@ -107,22 +106,10 @@ def test_only_pages_with_an_explorer_have_its_script() -> None:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The explorer in Chromium; fails where its script does."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        pytest.skip("Chromium is not installed")
     file: Path = tmp_path_factory.mktemp("page") / "page.html"
     file.write_text(html_page("graph", explorer(explored())), encoding="utf-8")
-    arguments = ["--no-sandbox", "--disable-background-networking"]
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=arguments)
-        opened = browser.new_page(reduced_motion="reduce", viewport={"width": 1200, "height": 900})
-        failed: list[Any] = []
-        opened.on("pageerror", lambda error: failed.append(error))
-        opened.goto(file.as_uri())
+    with in_chromium(file) as opened:
         yield opened
-        browser.close()
-    assert failed == []
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from placewright.operators.explain import critical_spans, waited_for
 from placewright.report.gantt import MOST_SPANS, timeline, timelines_in
 from placewright.report.page import Note, html_page, section
-from tests.report.examples import HOSTILE, chain, many_spans, measured, result_of
+from tests.report.examples import HOSTILE, chain, in_chromium, many_spans, measured, result_of
 
 
 def test_the_data_are_the_trace() -> None:
@@ -54,20 +53,10 @@ def test_a_critical_span_waited_for_a_critical_one() -> None:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The report of a measured run in Chromium; fails where a script does."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        pytest.skip("Chromium is not installed")
     result = result_of(chain(9))
     file: Path = result.report(tmp_path_factory.mktemp("page") / "page.html", measured(result))
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        opened, failed = browser.new_page(viewport={"width": 1200, "height": 900}), list[Any]()
-        opened.on("pageerror", lambda error: failed.append(error))
-        opened.goto(file.as_uri())
+    with in_chromium(file) as opened:
         yield opened
-        browser.close()
-    assert failed == []
 
 
 def test_keys_zoom_both_timelines_and_explain(page: Any) -> None:

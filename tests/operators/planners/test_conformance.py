@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -23,7 +24,8 @@ from placewright.testing import PlannerConformance
 from tests.operators.validity import assert_valid_schedule
 from tests.published import published
 
-OWN = ["round-robin", "random", "topological-split", "heft", "heft-contended", "cpop", "peft"]
+OWN = ("round-robin", "random", "topological-split", "heft", "heft-contended", "cpop", "peft")
+OF_MEMORY = ("m-topo", "m-etf", "m-sct")
 
 
 class TestSingle(PlannerConformance):
@@ -42,9 +44,7 @@ class TestByName(PlannerConformance):
         "dls",
         "bil",
         "sufferage",
-        "m-topo",
-        "m-etf",
-        "m-sct",
+        *OF_MEMORY,
         "accelerate-auto",
         "ceft",
         "ceft-cpop",
@@ -64,7 +64,8 @@ def named_planner(name: str, problem: OperatorProblem) -> Planner:
 def quick(problem: OperatorProblem) -> list[Planner]:
     """Planners that take no time: searches have their own tests."""
     known = planners(problem)
-    return [p for name, p in known.items() if name in OWN or name.startswith("only:")]
+    names = {*OWN, *OF_MEMORY, *(["metis"] if find_spec("pymetis") else [])}
+    return [p for name, p in known.items() if name in names or name.startswith("only:")]
 
 
 @pytest.mark.parametrize("links", Links)

@@ -13,7 +13,7 @@ from placewright.errors import MissingDependencyError
 from placewright.operators.conformance import random_placement, random_problem, tiny
 from placewright.operators.costs import groups_of
 from placewright.operators.judge import judge
-from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
+from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners import portfolio
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.search import Search
@@ -39,7 +39,6 @@ from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, Planner
 from placewright.planning.solving import solve
 from placewright.testing import PlannerConformance
-from tests.operators.validity import assert_valid_schedule
 
 SHORT = Search(effort=2e5, first=2e4)
 
@@ -73,22 +72,6 @@ def test_at_least_as_good_as_every_placement(links: Links) -> None:
         )
         plan = SHORT(problem, Context(seed=seed)).plan
         assert judge(problem, plan).value <= best_of_all(problem)
-
-
-@pytest.mark.parametrize("links", Links)
-def test_the_decoder_is_the_judge(links: Links) -> None:
-    """What the annealing believes is what the judge says of the in-order plan, waits included."""
-    for seed in range(60):
-        problem = random_problem(seed, most_operators=30, links=links)
-        place = random_placement(problem, np.random.default_rng(seed))
-        sequence = start_order(judge(problem, OperatorPlan(place)))
-        found = OrderSearch(problem, groups_of(problem)).improve(
-            sequence, place, moves=300, heat=0.5, seed=seed
-        )
-        plan = OperatorPlan(found.place, found.sequence, Dispatch.IN_ORDER)
-        judgement = judge(problem, plan)
-        assert judgement.value == found.value_s
-        assert_valid_schedule(problem, plan.placement, judgement)
 
 
 @pytest.mark.parametrize("links", Links)

@@ -19,6 +19,7 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
 from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_cached
+from placewright.operators.costs import Costs, kernel_costs
 from placewright.operators.judgement import HOST, OperatorJudgement, Transfers, violation_words
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Communication, Objective, OperatorProblem
@@ -219,39 +220,17 @@ def through_host(incoming: HostTransfers, outgoing: HostTransfers) -> Transfers:
 
 @by_reference
 class StarCalls(NamedTuple):
-    """The arrays of a problem that the kernel reads, named as in `OperatorProblem`."""
+    """What the kernel reads of a problem."""
 
-    order: IntArray
-    in_offsets: IntArray
-    in_tensors: IntArray
-    out_offsets: IntArray
-    out_tensors: IntArray
-    producer: IntArray
-    consumer_offsets: IntArray
-    consumers: IntArray
-    tensor_bytes: FloatArray
-    compute_s: FloatArray
+    costs: Costs
     host_seconds_per_byte: FloatArray
     per_device: int
 
 
 def calls_of(problem: OperatorProblem) -> StarCalls:
     """The arrays of a problem."""
-    t = problem.topology
-    return StarCalls(
-        t.order,
-        t.in_offsets,
-        t.in_tensors,
-        t.out_offsets,
-        t.out_tensors,
-        problem.tensor_producer,
-        problem.consumer_offsets,
-        problem.consumers,
-        problem.tensor_bytes,
-        problem.compute_s,
-        problem.host_seconds_per_byte,
-        most_calls(problem),
-    )
+    rates = thawed(problem.host_seconds_per_byte)
+    return StarCalls(kernel_costs(problem), rates, most_calls(problem))
 
 
 def most_calls(problem: OperatorProblem) -> int:
@@ -277,7 +256,7 @@ def simulate_calls(
         Shape (devices * per_device,): when each call begins (it has all its inputs in host memory)
         and ends.
     """
-    n, m = c.compute_s.shape
+    n, m = c.costs.compute_s.shape
     q = c.per_device
     units = m * q
     load_s = np.zeros(units)
@@ -288,9 +267,9 @@ def simulate_calls(
             waits[n + u] = 1
     for i in range(n):
         if unit[i] >= 0:
-            load_s[unit[i]] += c.compute_s[i, place[i]]
+            load_s[unit[i]] += c.costs.compute_s[i, place[i]]
     seen = np.full(units, -1, dtype=np.int64)
-    for k in range(len(c.producer)):
+    for k in range(len(c.costs.producer)):
         _charge(c, k, place, unit, seen, load_s, waits)
     # ``nan`` stays where an operator is in no item that was ever ready (rule A6).
     ready_s = np.full(n, np.nan)
@@ -310,7 +289,7 @@ def simulate_calls(
         x = queue[head]
         head += 1
         if x < n:
-            ready_s[x] = input_s[x] + c.compute_s[x, place[x]]
+            ready_s[x] = input_s[x] + c.costs.compute_s[x, place[x]]
             tail = _deliver(c, x, ready_s[x], unit, waits, input_s, queue, tail)
             continue
         u = x - n
@@ -340,11 +319,11 @@ def _charge(
     waits: IntArray,
 ) -> None:
     """Add the transfers of tensor k to the calls that pay for them; count the items that wait."""
-    producer = c.producer[k]
+    producer = c.costs.producer[k]
     home = unit[producer]
     leaves = False
-    for b in range(c.consumer_offsets[k], c.consumer_offsets[k + 1]):
-        i = c.consumers[b]
+    for b in range(c.costs.offsets[k], c.costs.offsets[k + 1]):
+        i = c.costs.consumers[b]
         u = unit[i]
         if u < 0:
             waits[i] += 1
@@ -355,10 +334,10 @@ def _charge(
             # Waits are counted by use, as `_deliver` counts them down; a tensor is paid for once.
             if seen[u] != k:
                 seen[u] = k
-                load_s[u] += c.tensor_bytes[k] * c.host_seconds_per_byte[place[i]]
+                load_s[u] += c.costs.tensor_bytes[k] * c.host_seconds_per_byte[place[i]]
     # Of one call, `k` either enters or leaves: sums stay by tensor index (rule A3).
     if leaves and home >= 0:
-        load_s[home] += c.tensor_bytes[k] * c.host_seconds_per_byte[place[producer]]
+        load_s[home] += c.costs.tensor_bytes[k] * c.host_seconds_per_byte[place[producer]]
 
 
 @njit_cached
@@ -391,10 +370,10 @@ def _deliver(
 ) -> int:
     """Deliver the outputs of operator i to all items that wait for them."""
     n = len(unit)
-    for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
-        k = c.out_tensors[a]
-        for b in range(c.consumer_offsets[k], c.consumer_offsets[k + 1]):
-            j = c.consumers[b]
+    for a in range(c.costs.out_offsets[i], c.costs.out_offsets[i + 1]):
+        k = c.costs.out_tensors[a]
+        for b in range(c.costs.offsets[k], c.costs.offsets[k + 1]):
+            j = c.costs.consumers[b]
             x = j if unit[j] < 0 else n + unit[j]
             if unit[j] >= 0 and unit[j] == unit[i]:
                 continue
