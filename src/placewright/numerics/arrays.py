@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, fields
 from functools import cache
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -129,6 +130,19 @@ def check_axes(record: Any, sizes: Mapping[str, int], where: str) -> dict[str, n
             raise InputError(f"{name} has the wrong shape", where=where, by=by)
         found[name] = array
     return found
+
+
+def digest_of(*records: Any, leave_out: Collection[str] = ()) -> str:
+    """SHA-256 over the fields of dataclasses, but for those with one of these names."""
+    digest = hashlib.sha256()
+    for record in records:
+        for item in fields(record):
+            if item.name not in leave_out:
+                value = getattr(record, item.name)
+                digest.update(item.name.encode() + b"\0")
+                array = isinstance(value, np.ndarray)
+                digest.update(np.ascontiguousarray(value).data if array else repr(value).encode())
+    return digest.hexdigest()
 
 
 def check_names(kind: str, names: Iterable[str], where: str, hint: str = "") -> None:

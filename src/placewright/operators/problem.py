@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from placewright.numerics.arrays import (
     axes,
     check_axes,
     check_names,
+    digest_of,
     fill_in,
     freeze_arrays,
     table,
@@ -276,15 +276,8 @@ class OperatorProblem(Problem["OperatorPlan", "OperatorJudgement"]):
         Fields that were added later count only where they differ from their default, so that older
         problems keep their hash.
         """
-        digest = hashlib.sha256()
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if item.name in _NO_INPUT or (item.name in _LATER and _is_default(item.name, value)):
-                continue
-            digest.update(item.name.encode() + b"\0")
-            array = isinstance(value, np.ndarray)
-            digest.update(np.ascontiguousarray(value).data if array else repr(value).encode())
-        return digest.hexdigest()
+        usual = [key for key in _LATER if _is_default(key, getattr(self, key))]
+        return digest_of(self, leave_out=(*_NO_INPUT, *usual))
 
     def __repr__(self) -> str:
         from placewright.operators.text import problem_table

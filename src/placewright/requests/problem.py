@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placewright.errors import InputError
 from placewright.io.arguments import checked
-from placewright.numerics.arrays import FloatArray, FloatVector, IntVector, freeze_arrays
+from placewright.numerics.arrays import (
+    FloatArray,
+    FloatVector,
+    IntVector,
+    digest_of,
+    freeze_arrays,
+)
 from placewright.planning.contract import Problem
 from placewright.report.text import plain_table, seconds
 from placewright.requests.service import Service
@@ -63,15 +68,7 @@ class RequestProblem(Problem["RequestPlan", "RequestJudgement"]):
 
     def hash(self) -> str:
         """SHA-256 over everything that can change a plan or its value."""
-        digest = hashlib.sha256()
-        for part in (self.service, self.stream, self):
-            for item in fields(part):
-                value = getattr(part, item.name)
-                if isinstance(value, Service | Stream):
-                    continue
-                data = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
-                digest.update(item.name.encode() + b"\0" + data)
-        return digest.hexdigest()
+        return digest_of(self.service, self.stream, self, leave_out=("service", "stream"))
 
     def __repr__(self) -> str:
         return _table(self)

@@ -7,9 +7,8 @@ spread. Each node has an access bandwidth; the link of two nodes is as fast as t
 
 from __future__ import annotations
 
-import hashlib
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from placewright.numerics.arrays import (
     axes,
     check_axes,
     check_names,
+    digest_of,
     freeze_arrays,
     frozen_float,
 )
@@ -181,12 +181,7 @@ class SampleProblem(Problem["SamplePlan", "SampleJudgement"]):
 
     def hash(self) -> str:
         """SHA-256 over everything that can change a plan."""
-        digest = hashlib.sha256()
-        for item in fields(self):
-            value = getattr(self, item.name)
-            data = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
-            digest.update(item.name.encode() + b"\0" + data)
-        return digest.hexdigest()
+        return digest_of(self)
 
     def __repr__(self) -> str:
         return _problem_table(self)

@@ -16,7 +16,7 @@ from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
 from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_nogil
 from placewright.operators.costs import groups_of
-from placewright.operators.planners.annealing import csr, draw
+from placewright.operators.planners.annealing import draw, group_members
 from placewright.operators.planners.learned.calls import over_links
 from placewright.operators.problem import OperatorProblem
 
@@ -134,8 +134,7 @@ def episode_instance(problem: OperatorProblem, *, by_load: bool = False) -> Epis
     p, groups = problem, groups_of(problem)
     source, target = p.consumed_from, np.array(p.consumers)
     size = p.tensor_bytes[p.consumed]
-    out = csr([np.flatnonzero(source == i).tolist() for i in range(p.n)])
-    into = csr([np.flatnonzero(target == i).tolist() for i in range(p.n)])
+    out, into = group_members(source, p.n), group_members(target, p.n)
     latency_s, seconds_per_byte = over_links(p)
     pairs = ~np.eye(p.m, dtype=np.bool_) & np.isfinite(seconds_per_byte + latency_s)
     latency = float(latency_s[pairs].mean()) if pairs.any() else 0.0
