@@ -1,4 +1,4 @@
-"""Small pipelines around host memory, and the enumeration of all their plans."""
+"""Small pipelines around host memory, all their plans, and planners that find the best one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pytest
 
+from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import IntArray
 from placewright.operators.conformance import random_problem
 from placewright.operators.judge import evaluate_many, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
+from placewright.planning.contract import Context, Planner, proposal_of
 
 
 def star(seed: int, *, operators: int = 7, devices: int = 3, **changes: Any) -> OperatorProblem:
@@ -51,3 +54,19 @@ def every_placement(p: OperatorProblem) -> IntArray:
     allowed = product(*(np.flatnonzero(row).tolist() for row in p.allowed()))
     rows: IntArray = np.array(list(allowed), dtype=np.int64).reshape(-1, p.n)
     return rows[(rows == rows[:, leader]).all(axis=1)]
+
+
+def equals_brute_force(
+    planner: Planner, problem: OperatorProblem, wanted: float, rel: float = 1e-6
+) -> bool:
+    """Whether there is a plan; the best one, with its proof, or else it is refused."""
+    if wanted == np.inf:
+        with pytest.raises(InfeasibleError):
+            planner(problem, Context())
+        return False
+    proposal = proposal_of(planner(problem, Context()))
+    judgement = judge(problem, proposal.plan)
+    assert judgement.feasible, judgement.violation
+    assert judgement.value == pytest.approx(wanted, rel=rel)
+    assert wanted * (1 - max(rel, 1e-9)) <= proposal.bound <= wanted
+    return True

@@ -23,7 +23,7 @@ from placewright.planning.contract import Context, proposal_of
 from placewright.planning.solving import solve
 from placewright.solvers import programs
 from placewright.testing import PlannerConformance
-from tests.operators.star_cases import best_value, star
+from tests.operators.star_cases import best_value, equals_brute_force, star
 from tests.published import published
 
 pytest.importorskip("ortools")
@@ -100,25 +100,13 @@ def test_layer_bert24_training_without_contiguity() -> None:
     assert 1e3 * result.value == pytest.approx(39.790, abs=6e-4)
 
 
-@pytest.mark.parametrize("few_ideals", [0, 20_000])
-def test_contiguous_plans_equal_brute_force(few_ideals: int) -> None:
-    """By stage numbers and by ideals; or there is no plan at all."""
-    planner = Exact(few_ideals=few_ideals)
-    found = 0
+@pytest.mark.parametrize(("few_ideals", "contiguous"), [(0, True), (20_000, True), (20_000, False)])
+def test_plans_equal_brute_force(few_ideals: int, contiguous: bool) -> None:
+    """By stage numbers, by ideals, and without contiguity; or there is no plan at all."""
+    planner, found = Exact(few_ideals=few_ideals), 0
     for seed in range(22):
-        problem = star(seed, contiguous=True)
-        wanted = best_value(problem)
-        if wanted == np.inf:
-            with pytest.raises(InfeasibleError):
-                planner(problem, Context())
-            continue
-        proposal = proposal_of(planner(problem, Context()))
-        plan = proposal.plan
-        judgement = judge(problem, plan)
-        found += 1
-        assert judgement.feasible, judgement.violation
-        assert judgement.value == pytest.approx(wanted, rel=1e-6)
-        assert wanted * (1 - 1e-5) <= proposal.bound <= wanted
+        problem = star(seed, contiguous=contiguous)
+        found += equals_brute_force(planner, problem, best_value(problem), 1e-6)
     assert found > 14
 
 
@@ -134,21 +122,6 @@ def test_memory_that_only_one_plan_keeps() -> None:
         host_seconds_per_byte=[0.0, 2.16293584136791],
     )
     assert solve(problem, "exact").value == pytest.approx(best_value(problem))
-
-
-def test_free_plans_equal_brute_force() -> None:
-    """Without contiguity."""
-    for seed in range(22):
-        problem = star(seed)
-        wanted = best_value(problem)
-        if wanted == np.inf:
-            continue
-        proposal = Exact()(problem, Context())
-        plan = proposal.plan
-        judgement = judge(problem, plan)
-        assert judgement.feasible
-        assert judgement.value == pytest.approx(wanted, rel=1e-6)
-        assert wanted * (1 - 1e-5) <= proposal.bound <= wanted
 
 
 def test_it_comes_back_at_the_deadline() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
@@ -11,6 +10,7 @@ from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
 from placewright.operators.planners.exact import Exact
 from placewright.planning.contract import Context, proposal_of
 from tests.operators.pipelines import best_piped, piped
+from tests.operators.star_cases import equals_brute_force
 
 pytest.importorskip("ortools")
 
@@ -23,17 +23,7 @@ def test_exact_equals_brute_force(contiguous: bool) -> None:
         problem = piped(seed, contiguous=contiguous)
         wanted = best_piped(seed, contiguous)
         planner = Exact(few_ideals=20_000 if seed % 2 else 0)
-        if wanted == np.inf:
-            with pytest.raises(InfeasibleError):
-                planner(problem, Context())
-            continue
-        proposal = proposal_of(planner(problem, Context()))
-        plan = proposal.plan
-        judgement = judge(problem, plan)
-        assert judgement.feasible, judgement.violation
-        assert judgement.value == pytest.approx(wanted, rel=1e-5)
-        assert wanted * (1 - 1e-5) <= proposal.bound <= judgement.value
-        found += 1
+        found += equals_brute_force(planner, problem, wanted, 1e-5)
     assert found > 16
 
 

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from itertools import permutations
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewright.operators.conformance import problems, random_placement, random_problem, tiny
+from placewright.operators.conformance import problems, random_placement, tiny
 from placewright.operators.costs import break_of_chain
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Objective, OperatorProblem
 from placewright.operators.simulation.loads import link_loads, link_period_s, star_loads
 from tests.operators.simulation.reference import readers
-
-
-def star(seed: int, **changes: Any) -> OperatorProblem:
-    """A random problem with accelerators and CPUs, some of it backward."""
-    rng = np.random.default_rng(seed)
-    p = random_problem(seed, objective="throughput", communication="star")
-    late = np.zeros(p.n, dtype=bool)
-    late[p.topology.order[int(rng.integers(0, p.n + 1)) :]] = rng.random() < 0.5
-    rates = rng.choice([0.0, 1.0, 1.0, 0.3], p.m)
-    return p.replace(**({"host_seconds_per_byte": rates, "is_backward": late} | changes))
+from tests.operators.star_cases import star
 
 
 def no_more(one: float, other: float) -> bool:
@@ -70,7 +60,7 @@ def test_loads_are_what_one_sample_keeps_busy(data: st.DataObject) -> None:
 def test_the_trace_shows_one_period() -> None:
     """Every device is busy for its load, and the longest takes as long as the value."""
     for seed in range(300):
-        p = star(seed)
+        p = star(seed, operators=12, devices=4)
         plan = OperatorPlan(random_placement(p, np.random.default_rng(seed)))
         judgement = judge(p, plan)
         trace = judgement.trace()
@@ -102,7 +92,7 @@ def test_contiguity_equals_the_reference() -> None:
     """Every order of the devices tried, twins of backward operators included."""
     seen = {True: 0, False: 0}
     for seed in range(600):
-        p = star(seed)
+        p = star(seed, operators=12, devices=4)
         p = p.replace(contiguous=True, colocation=np.arange(p.n))
         place = random_placement(p, np.random.default_rng(seed))
         wanted = slow_contiguous(p, place.tolist())
