@@ -154,6 +154,29 @@ def test_a_form_offers_what_its_operation_may_read(
         serving.request("DELETE", f"/api/v1/files/{name}")
 
 
+SEEN = """(seen) => {
+    Object.defineProperty(document, "hidden", { value: !seen, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_many_tabs_may_show_jobs_that_run(
+    serving: Serving, client: Client, browser: Any, tmp_path: Path
+) -> None:
+    """A browser has six connections to a service; tabs that are not seen keep none of them."""
+    name = client.upload(PackingFiles().write_problem(THREE, tmp_path / "tabs.json"))
+    job, context = client.run("packing.plan", file=name, planner="slow"), browser.new_context()
+    tabs = [context.new_page() for _ in range(8)]
+    for tab in tabs:
+        tab.goto(f"{serving.url}/jobs/{job.id}")
+        tab.wait_for_selector("text=look", timeout=60_000)
+        tab.evaluate(SEEN, False)
+    tabs[0].evaluate(SEEN, True)
+    job.cancel()
+    tabs[0].wait_for_selector("h2:text('Result')", timeout=60_000)
+    context.close()
+
+
 def test_numbers_of_scripts_are_those_of_tables(serving: Serving, page: Any) -> None:
     """Digits and units of live values, which the tables of the result repeat."""
     draw = np.random.default_rng(0)

@@ -1,6 +1,6 @@
 // Runs: start them from the page that trains, and draw their steps while they happen.
 
-import { amount, api, ask, pressed } from "./service.js";
+import { amount, api, ask, eventsOf, pressed } from "./service.js";
 
 const GOING = ["queued", "running"];
 
@@ -150,7 +150,7 @@ async function watch(part) {
     show(part, steps, events);
   };
   if (GOING.includes(part.dataset.state)) {
-    const source = new EventSource(`${path}/events`);
+    const source = eventsOf(part.dataset.steps);
     source.addEventListener("run", (event) => add(JSON.parse(event.data)));
     source.addEventListener("state", (event) => { if (!GOING.includes(JSON.parse(event.data).state)) source.close(); });
     return;

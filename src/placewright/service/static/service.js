@@ -167,12 +167,24 @@ function draw(svg, points) {
   }
 }
 
+/** Events of a job, while the tab is seen: all tabs of a browser share six connections to a service. */
+export function eventsOf(id) {
+  const source = new EventSource(`${api}/jobs/${id}/events`);
+  const look = () => {
+    if (document.hidden) source.close();
+    else if (source.readyState === EventSource.CLOSED) location.reload();
+  };
+  document.addEventListener("visibilitychange", look);
+  look();
+  return source;
+}
+
 const live = document.querySelector("[data-job]");
 
 /** Follow a job until it has ended; then the page shows what it has found. */
 function follow(job) {
   const at = (id) => document.getElementById(id);
-  const source = new EventSource(`${api}/jobs/${job.dataset.job}/events`);
+  const source = eventsOf(job.dataset.job);
   const points = [], started = Number(job.dataset.started) * 1000;
   if (started) {
     setInterval(() => { at("elapsed").textContent = `${Math.round((Date.now() - started) / 1000)} s`; }, 1000);
