@@ -69,3 +69,14 @@ def test_progress_goes_to_the_file_that_is_named(
     assert ended["error"]["next"] == "did you mean 'edge-duo'?"
     assert len(others) < 5
     assert (last["what"], last["value"], round(last["gap"], 3)) == ("look 99", 0.9, 0.111)
+
+
+def test_the_end_of_the_progress_says_what_is_being_done(tmp_path: Path) -> None:
+    """However many steps of a run were written since, whose lines say nothing of that."""
+    file = tmp_path / "progress.jsonl"
+    lines = console.ProgressLines(str(file))
+    lines.write(title="training 1000 steps")
+    for step in range(1000):
+        lines.write(step=step, step_s=0.125)
+    assert file.read_text()[-16_384:].count("training 1000 steps") in (1, 2)
+    assert sum("step_s" in json.loads(line) for line in file.read_text().splitlines()) == 1000

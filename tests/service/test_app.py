@@ -425,3 +425,21 @@ def test_a_plan_of_the_folder_is_taken_once(tmp_path: Path) -> None:
         client.delete("/api/v1/files/chain-plan.json")
         (job,) = client.get("/api/v1/jobs").json()["jobs"]
         assert job["options"] == {"found": "chain-plan.json"}
+    solve(chain(), "cpop").save(tmp_path / "-Plan für zwei.json")
+    service.jobs.take_results(tmp_path)
+    assert "Plan-f-r-zwei.json" in service.files
+
+
+def test_events_of_a_long_run_come_to_their_end(tmp_path: Path) -> None:
+    """However late they are asked for, every step comes, and then how it ended."""
+    service, guarded = made(tmp_path)
+    job, steps = keep_result(service, "layers.run", {}, {}), range(1, 20_001)
+    lines = [json.dumps({"step": step, "step_s": 0.125, "plan": 1}) + "\n" for step in steps]
+    service.jobs.folder(job.id).progress.write_text("".join(lines))
+    kinds, found = list[str](), list[int]()
+    for block in TestClient(guarded).get(f"/api/v1/jobs/{job.id}/events").text.split("\n\n")[:-1]:
+        fields = dict(line.split(": ", 1) for line in block.splitlines())
+        kinds.append(fields["event"])
+        found += [each["step"] for each in json.loads(fields["data"]).get("steps", ())]
+    assert found == [*steps]
+    assert kinds[-1] == "state"

@@ -222,6 +222,9 @@ PROGRESS_S, RARELY_S, LONG = 0.25, 5.0, 500
 """Seconds between two lines about one search: a `LONG`-th of its time so far, within these limits.
 What is newer is written at its end."""
 
+REPEATED_BYTES = 8192
+"""Of steps, behind which what the command is doing is written again: readers look at the end."""
+
 
 @cache
 def progress_lines() -> ProgressLines | None:
@@ -266,6 +269,7 @@ class ProgressLines:
 
     def __init__(self, path: str) -> None:
         self._file: int | None = None
+        self._title, self._behind = "", 0
         with suppress(OSError):
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # of a pipe: no waiting
             self._file = os.open(path, flags, 0o600)
@@ -274,6 +278,11 @@ class ProgressLines:
     def write(self, **line: Any) -> None:
         """Append a line; a full disk must not end the work itself."""
         text = json.dumps(_plain(line), allow_nan=False) + "\n"
+        self._behind += len(text)
+        if "title" in line:
+            self._title, self._behind = text, 0
+        elif self._behind > REPEATED_BYTES:
+            text, self._behind = text + self._title, 0
         if self._file is not None:
             with suppress(OSError):
                 os.write(self._file, text.encode())

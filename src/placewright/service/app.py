@@ -440,7 +440,8 @@ def _events(router: APIRouter, service: Service) -> None:
                 found.append(("run", run))
             if added:
                 found.append(("log", added.decode(errors="replace")))
-            if job.state != state:
+            behind = job.state in ENDED and (progress or added)  # all comes before it has ended
+            if job.state != state and not behind:
                 state = job.state
                 found.append(("state", JobAnswer.model_validate(job)))
             for kind, data in found:
@@ -448,7 +449,7 @@ def _events(router: APIRouter, service: Service) -> None:
             if state in ENDED or service.stopping.is_set():
                 return
             # Hundreds of quiet streams must not keep others waiting.
-            wait_s = LOOK_S if found else min(1.3 * wait_s, QUIET_S)
+            wait_s = 0 if behind else LOOK_S if found else min(1.3 * wait_s, QUIET_S)
             await asyncio.sleep(wait_s)
             job = await asyncio.to_thread(service.job, job.id)
 

@@ -18,6 +18,7 @@ Request services are jobs, too, in a queue of their own, in which none waits for
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ from sqlalchemy.exc import OperationalError
 from placewright.errors import InputError, PlacewrightError, RunError
 from placewright.io.output import end_of
 from placewright.planning.wings import families
-from placewright.service.files import NAME, FileStore, digest, document_kind
+from placewright.service.files import FileStore, digest, document_kind
 from placewright.service.operations import Operation, used_file
 from placewright.service.process import OUT, Ending, JobFolder
 from placewright.service.store import (
@@ -243,7 +244,7 @@ class Jobs:
         taken = {digest(self.folder(job.id).out / "result.json") for job in every}
         for path in sorted(folder.glob("*.json")):
             wing = kinds.get(document_kind(path, path.name))
-            if wing is not None and NAME.fullmatch(path.name) and digest(path) not in taken:
+            if wing is not None and digest(path) not in taken:
                 self._take(path, f"{wing}.plan")
 
     def _take(self, plan: Path, operation: str) -> None:
@@ -259,7 +260,8 @@ class Jobs:
                 copyfile(plan.with_name(name), job_folder.out / output)
         job.summary = _summary(job_folder)
         self.store.add_job(job)
-        self.files.keep_output(job.id, "result.json", plan.name, "")
+        name = re.sub(r"[^\w.+-]", "-", plan.name, flags=re.ASCII)[-100:].lstrip("_.+-")
+        self.files.keep_output(job.id, "result.json", name, "")
 
     def stop(self) -> None:
         """Leave running jobs to the next service."""
