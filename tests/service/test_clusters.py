@@ -84,8 +84,11 @@ def test_a_cluster_is_changed_in_the_page(serving: Serving, page: Any) -> None:
     page.get_by_role("button", name="Line 7").click()
     page.fill("#text", text.replace("board-b", "board-z"))
     page.wait_for_selector("#drawing >> text=board-z")
-    page.fill("#name", "mine.yaml")
-    page.get_by_role("button", name="Store").click()
-    page.wait_for_selector("h1:text('mine')")
+    page.fill("#name", "once.yaml")
+    page.get_by_role("button", name="Store").dblclick()  # it is stored once
+    page.wait_for_selector("h1:text('once')")
+    page.goto(f"{serving.url}/clusters")
+    assert page.locator("td.who", has_text="once").count() == 1
+    page.get_by_role("link", name="once.yaml").click()
     page.get_by_role("link", name="Plan a model on it").click()
-    assert page.input_value("#option-on").startswith("mine")
+    assert page.input_value("#option-on").startswith("once")

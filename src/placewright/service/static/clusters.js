@@ -1,6 +1,6 @@
 // The editor of a cluster: checked by the service while it is written, redrawn, stored.
 
-import { api, ask, complain } from "./service.js";
+import { api, ask, complain, pressed } from "./service.js";
 
 const form = document.getElementById("editor");
 const text = document.getElementById("text");
@@ -67,15 +67,15 @@ text.addEventListener("input", () => {
   later = setTimeout(check, 300);
 });
 text.addEventListener("scroll", () => { lines.scrollTop = text.scrollTop; });
-form.addEventListener("submit", async (event) => {
+form.addEventListener("submit", (event) => {
   event.preventDefault();
   const name = document.getElementById("name").value.trim();
   const full = /\.(yaml|yml)$/.test(name) ? name : `${name}.yaml`;
-  try {
+  pressed(form.querySelector("[type=submit]"), async () => {
     const path = `${api}/files/${encodeURIComponent(full)}`;
     const file = await ask("PUT", path, text.value, "application/octet-stream");
     if (file.kind === "cluster") location.assign(`/clusters/${encodeURIComponent(file.name)}`);
     else throw { what: `stored as ${file.name}, which is no cluster as it stands`, where: "", by: "", next: "mend the line that is marked, and store it again" };
-  } catch (error) { complain(form, error); }
+  });
 });
 check();
