@@ -262,7 +262,7 @@ def find_problem(
         return _model(source, console, on, batch, exact=exact)
     for option, given, what in (
         (f"--on {on}", on is not None, "has its own workers"),
-        ("--approximate", not exact, "says itself which layers need the whole batch"),
+        ("--approximate", not exact, "is no model"),
     ):
         if given:
             hint = (

@@ -153,6 +153,7 @@ def tiny_instances() -> Mapping[str, LayerProblem]:
         ),
         "no-room-on-one": tiny([1.0] * 4, 2, memory_bytes=[300.0, 300.0]),
         "no-room": tiny([1.0] * 2, 2, memory_bytes=[10.0, 10.0]),
+        "no-memory-on-one": tiny([1.0] * 2, 2, 1, memory_bytes=[1000.0, 0.0]),
         "slow-link": tiny([1.0, 1.0], 2, links=(Link.linear(0.5, 1.0),)),
         "no-link": tiny([1.0, 1.0], 2, link_index=[[0, -1], [-1, 0]]),
         "tied": tiny([1.0] * 3, 2, tied=((0, 2),)),

@@ -481,7 +481,7 @@ def plan_json(
         "lower_bound_s": known.bound or 0.0,
         "note": "interrupted" if known.interrupted else known.note,
         "left_out": [name for w, name in enumerate(p.worker_names) if w not in used],
-        "step_s": judgement.value,
+        "step_s": judgement.value if p.variants is None else None,
         "peak_memory_bytes": judgement.peak_memory_bytes,
         "workers": [
             {

@@ -257,6 +257,7 @@ def test_what_fits_nowhere_says_what_is_missing_and_where() -> None:
     """The smallest shortfall, and the worker."""
     with pytest.raises(InfeasibleError, match=r"w\d needs .* too much"):
         compare(tiny_instances()["no-room"], ["dp", "data"])
+    assert solve(tiny_instances()["no-memory-on-one"], "dp").plan.workers == (0,)
 
 
 def test_shares_are_whole_and_add_up() -> None:
