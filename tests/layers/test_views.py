@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from placewright.layers.conformance import tiny
 from placewright.layers.files import read_proposal
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy
+from placewright.layers.problem import Training
 from placewright.layers.views import explain, layer_strip, parts
 from placewright.planning.solving import judged_plan, solve
 from placewright.report.text import seconds
@@ -68,6 +70,31 @@ def test_times_of_a_layer_are_those_of_its_passes() -> None:
         passes = trace.label == trace.labels.index(f"{what} 0")
         taken = (trace.end_s - trace.start_s)[passes]
         assert facts[what] == " to ".join(dict.fromkeys(map(seconds, sorted(taken))))
+
+
+def test_a_layer_is_moved_as_a_planner_moves_cuts() -> None:
+    """Gradients of plain stages are exchanged in buckets, before and after; other stages stay."""
+    training = Training(bucket_bytes=100.0, overlap_sync=False)
+    p = tiny([1.0] * 6, 8, 2, training=training, pack_s=[0.01])
+    halves = tuple(Replica((w, w + 1), 1) for w in (0, 2))
+    mixed = (Strategy.REPLICATED, Strategy.TENSOR, Strategy.DATA)
+    for strategies in ((), mixed):
+        plan = LayerPlan(
+            (
+                Stage(0, 2, halves, 2, strategies),
+                Stage(3, 5, tuple(Replica((w,), 1) for w in (4, 5))),
+            ),
+            2,
+        )
+        for name, last, left in (("l2", 1, strategies[:2]), ("l3", 3, (*strategies, *mixed[2:]))):
+            one, two = plan.stages
+            own = left if strategies else ()
+            moved = (
+                replace(one, last_layer=last, strategies=own),
+                replace(two, first_layer=last + 1),
+            )
+            value = judge(p, replace(plan, stages=moved)).value
+            assert seconds(value) in explain(p, plan, name).changes.values()
 
 
 def test_a_plan_names_the_strategies_that_are_judged(tmp_path: Path) -> None:

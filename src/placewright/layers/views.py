@@ -267,17 +267,29 @@ def _of_replicas(times_s: Sequence[float]) -> str:
 
 
 def _moved(plan: LayerPlan, s: int, last: int) -> LayerPlan | None:
-    """`plan` with stage `s` ending at layer `last`."""
+    """`plan` with stage `s` ending at layer `last`.
+
+    Layers keep their strategies. One that comes to workers of another degree does as its neighbour
+    there.
+    """
     one, two = plan.stages[s], plan.stages[s + 1]
     if last < one.first_layer or last + 1 > two.last_layer:
         return None
-    every = [*(one.strategy(i) for i in one.layers), *(two.strategy(i) for i in two.layers)]
-    cut = last + 1 - one.first_layer
-    if one.tensor_degree != two.tensor_degree:
-        every = []
+    alike = one.tensor_degree == two.tensor_degree and (one.strategies or two.strategies)
+
+    def of(stage: Stage, layers: range) -> tuple[Strategy, ...]:
+        if not (stage.strategies or alike):
+            return ()
+        ends = stage.first_layer, stage.last_layer
+        own = (one if i in one.layers else two for i in layers)
+        near = (min(max(i, ends[0]), ends[1]) for i in layers)
+        held = zip(own, near, layers, strict=True)
+        return tuple(x.strategy(i) if alike else stage.strategy(k) for x, k, i in held)
+
+    first, second = range(one.first_layer, last + 1), range(last + 1, two.last_layer + 1)
     pair: tuple[Stage, Stage] = (
-        replace(one, last_layer=last, strategies=tuple(every[:cut])),
-        replace(two, first_layer=last + 1, strategies=tuple(every[cut:])),
+        replace(one, last_layer=last, strategies=of(one, first)),
+        replace(two, first_layer=last + 1, strategies=of(two, second)),
     )
     return replace(plan, stages=(*plan.stages[:s], *pair, *plan.stages[s + 2 :]))
 
