@@ -2,7 +2,7 @@
 
 The value is the simulated time of one training step (`placewright.layers.simulation`), or for
 problems with variants the largest load of a stage (below). Memory must fit on
-every worker; where a problem does not say what layers keep, memory is not judged.
+every worker; where a problem does not say what layers keep, what is known must.
 
 Loads of stages in a full pipeline: the objective of Piper (NeurIPS 2021, arXiv 2106.11731).
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -43,6 +43,8 @@ class LayerJudgement:
         Seconds of a step, or of a sample in the slowest stage.
     held_bytes
         Shape (W,): peak of each worker, NaN where unknown, 0 where it is left out.
+    least_bytes
+        Shape (W,): the same, without what layers keep where that is unknown.
     violation, violation_size
         The worker that misses most memory, in words and in bytes.
     times
@@ -53,6 +55,7 @@ class LayerJudgement:
     plan: LayerPlan
     value: float
     held_bytes: FloatArray
+    least_bytes: FloatArray
     violation: str
     violation_size: float
     times: SimulatedStep | None
@@ -108,8 +111,16 @@ def judge(problem: LayerProblem, plan: LayerPlan) -> LayerJudgement:
         held = worker_bytes(problem, plan)
         times = simulate(problem, plan, spans=False)
         value = times.step_s
-    worst, over = shortfall(problem, held)
-    return LayerJudgement(problem, plan, value, held, worst, over, times)
+    least = worker_bytes(_keeping_nothing(problem), plan) if np.isnan(held).any() else held
+    worst, over = shortfall(problem, least)
+    return LayerJudgement(problem, plan, value, held, least, worst, over, times)
+
+
+@lru_cache(maxsize=4)
+def _keeping_nothing(p: LayerProblem) -> LayerProblem:
+    """The problem with 0 for what layers keep where that is unknown."""
+    known = {key: np.nan_to_num(getattr(p, key)) for key in ("activation_bytes", "framework_bytes")}
+    return p.replace(**known)
 
 
 def shortfall(problem: LayerProblem, held: FloatArray) -> tuple[str, float]:

@@ -309,7 +309,9 @@ def _worker(p: LayerProblem, plan: LayerPlan, w: int) -> PartExplanation:
     stages = [s for s, stage in enumerate(plan.stages) if w in stage.workers]
     if not stages:
         return PartExplanation(name, {"stage": "left out"}, {})
-    held = judge(p, plan).held_bytes[w]
+    judged = judge(p, plan)
+    held = size(float(judged.least_bytes[w]))
+    held = f"at least {held}" if math.isnan(judged.held_bytes[w]) else held
     own = (r.share for s in stages for r in plan.stages[s].replicas if w in r.workers)
     shares = " and ".join(dict.fromkeys(map(str, own)))
     share = f"{shares} of {plan.micro_batch} samples of a micro-batch"
@@ -319,6 +321,6 @@ def _worker(p: LayerProblem, plan: LayerPlan, w: int) -> PartExplanation:
     facts = {
         "stage": ", ".join(map(str, stages)),
         "share": share,
-        "memory": f"{size(float(held))} of {size(float(p.memory_bytes[w]))}",
+        "memory": f"{held} of {size(float(p.memory_bytes[w]))}",
     }
     return PartExplanation(name, facts, {})

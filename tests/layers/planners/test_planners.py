@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from placewright.errors import InfeasibleError, InputError
 from placewright.layers.conformance import random_tiny, tiny, tiny_instances
 from placewright.layers.judge import LayerJudgement, judge
-from placewright.layers.plan import Strategy
+from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy
 from placewright.layers.planners import planners, space
 from placewright.layers.planners.dp import SMALL, Dp, small_space, strategies_of
 from placewright.layers.planners.space import (
@@ -258,6 +259,18 @@ def test_what_fits_nowhere_says_what_is_missing_and_where() -> None:
     with pytest.raises(InfeasibleError, match=r"w\d needs .* too much"):
         compare(tiny_instances()["no-room"], ["dp", "data"])
     assert solve(tiny_instances()["no-memory-on-one"], "dp").plan.workers == (0,)
+
+
+def test_what_is_known_to_be_held_must_fit() -> None:
+    """Weights, gradients and states of three layers, 384 bytes; nobody says what they keep."""
+    p = tiny_instances()["unknown-memory"].replace(memory_bytes=[3 * 128.0, 2 * 128.0])
+    for name, workers in (("data", (0,)), ("sharded", (0, 1))):
+        assert solve(p, name).plan.workers == workers
+    stage = Stage(0, 2, (Replica((0,), 2), Replica((1,), 2)))
+    assert judge(p, LayerPlan((stage,))).violation == "w1 needs 384 B of 256 B: 128 B too much"
+    shards = solve(p, "sharded")
+    assert math.isnan(shards.judgement.held_bytes[0])
+    assert shards.explain("w1").facts["memory"] == "at least 192 B of 256 B"
 
 
 def test_shares_are_whole_and_add_up() -> None:

@@ -254,7 +254,7 @@ def _rooms(pool: Pool) -> list[FloatArray]:
     found = [x for x in pool.found.values() if x is not None]
     with np.errstate(divide="ignore", invalid="ignore"):
         # Infinite where a worker without memory holds something, NaN where it holds nothing.
-        needs = [float(np.nanmax(x.held_bytes / shape, initial=0.0)) for x in found]
+        needs = [float(np.nanmax(x.least_bytes / shape, initial=0.0)) for x in found]
     known = [x for x in needs if 0 < x < math.inf]
     rooms = [np.full(pool.p.w, math.inf)] if found else []
     if not known:

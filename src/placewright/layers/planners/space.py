@@ -24,7 +24,7 @@ from placewright.errors import InfeasibleError, InputError
 from placewright.layers.judge import LayerJudgement, judge
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
 from placewright.layers.problem import LayerProblem
-from placewright.layers.stage_costs import pass_s, stage_bytes
+from placewright.layers.stage_costs import pass_s
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Context, Count, Proposal
 
@@ -235,7 +235,7 @@ class Pool:
 
 
 def _missing(found: LayerJudgement, room: FloatArray) -> float:
-    return max(0.0, float(np.nan_to_num(found.held_bytes - room, nan=-math.inf).max()))
+    return max(0.0, float(np.nan_to_num(found.least_bytes - room, nan=-math.inf).max()))
 
 
 def best_of(
@@ -290,16 +290,6 @@ def whole_stage(
             plan = build(p, order, [cell], micro_batches)
             if plan is not None:
                 yield plan
-
-
-def fits(p: LayerProblem, plan: LayerPlan, s: int) -> bool:
-    """Whether a stage's workers hold it."""
-    needs = stage_bytes(p, plan, s)
-    for replica, held in zip(plan.stages[s].replicas, needs, strict=True):
-        for w in replica.workers:
-            if held + p.framework_bytes[w] > p.memory_bytes[w]:
-                return False
-    return True
 
 
 def cells_of(p: LayerProblem) -> Iterator[tuple[Cell, ...]]:
