@@ -48,6 +48,8 @@ def test_communication_stands_behind_each_predecessor(tmp_path: Path) -> None:
     problem = read_stg(path, cluster, bytes_per_unit=1e6)
     assert problem.tensor_bytes.tolist() == [5e6, 5e6, 3e6, 7e6, 0]
     assert problem.compute_s[1].tolist() == [4 / device.speed for device in cluster.devices]
+    twice = read_stg(written(tmp_path, SENT.replace("2 1 3 2 7", "3 1 3 2 7 1 4")))
+    assert twice.tensor_bytes.tolist() == [5, 5, 7, 7, 0]
 
 
 @pytest.mark.parametrize(

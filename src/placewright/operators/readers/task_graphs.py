@@ -421,7 +421,9 @@ def read_stg(
     if len(lines) - 1 not in (count, count + 2):
         by = f"{len(lines) - 1} lines for {count} tasks and two dummies"
         raise InputError("has the wrong number of tasks", where=where, by=by, hint=_LOOK)
-    sent = dict(_predecessors(lines))
+    sent: dict[tuple[int, int], float] = {}
+    for ends, units in _predecessors(lines):
+        sent[ends] = sent.get(ends, 0.0) + units  # a predecessor that is named twice: one tensor
     with errors_in(where):
         for _, row in lines[1:]:
             builder.add_operator(f"t{int(row[0])}", row[1])
