@@ -105,3 +105,38 @@ def test_a_first_call_that_fails_is_left_to_the_trace() -> None:
     """Which names the module and the inputs; nor is a model without values called."""
     called(ModelSource(nn.Linear(3, 3), (torch.ones(2, 5),)), training=False)
     called(ModelSource(nn.Linear(3, 3, device="meta"), (torch.ones(2, 3),)), training=False)
+
+
+class _Lazy:
+    """Its attributes are what other libraries compute when they are first asked for."""
+
+    __slots__ = ("__count", "ref")
+
+    def __init__(self) -> None:
+        self.__count = [0]
+
+    def __getattr__(self, name: str) -> Any:
+        raise TypeError(name)
+
+    def add(self) -> int:
+        """One more call."""
+        self.__count[0] += 1
+        return self.__count[0]
+
+
+class _Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lazy = _Lazy()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.lazy.add()
+        return x
+
+
+def test_slots_are_read_without_computing_what_is_not_set() -> None:
+    """Private ones, too, which are then as they were before."""
+    model = _Counting()
+    with in_mode(model, training=True):
+        model(torch.ones(1))
+    assert model.lazy.add() == 1

@@ -14,9 +14,17 @@ import functools
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any, TypeAlias
 
 import torch
@@ -30,8 +38,14 @@ MOST_CONTAINERS = 50_000
 LARGE_BYTES = 1 << 26
 """Plain tensors up to this size are copied, so that changes in place can be undone."""
 
-_LIBRARIES = {"torch", "numpy", "numba", "placewright", "builtins", *sys.stdlib_module_names}
-"""Packages whose own functions, classes and objects are not looked into."""
+_LIBRARIES = {
+    *("torch", "numpy", "numba", "placewright", "builtins", *sys.stdlib_module_names),
+    *("_pytest", "pluggy"),
+}
+"""Packages whose own functions, classes and objects are not looked into.
+
+Assertions of a test's model name pytest, which knows all that its plug-ins and tests have made.
+"""
 
 _NEVER_COMPUTED_WITH = {"tqdm", "threading", "logging"}
 """Packages whose objects and classes, derived ones too, no forward pass computes with.
@@ -264,8 +278,8 @@ class _Walk:
             if hasattr(value, "__dict__"):
                 self._hold(path, vars(value))
         elif not _of_library(type(value)) or type(value).__module__ in _PLAIN_HOLDERS:
-            if hasattr(value, "__dict__"):
-                self._hold(path, vars(value))
+            if (own := _attributes(value)) is not None:
+                self._hold(path, own)
             if _slots(type(value)):
                 self._hold(path, value)
             self.add(type(value), type(value).__name__)
@@ -370,13 +384,24 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _slots(kind: type) -> tuple[str, ...]:
-    """Attributes that objects of a class keep in ``__slots__``."""
-    found: list[str] = []
-    for base in kind.__mro__:
-        named = vars(base).get("__slots__", ())
-        found += [named] if isinstance(named, str) else list(named)
-    return tuple(name for name in found if name not in ("__dict__", "__weakref__"))
+def _slots(kind: type) -> dict[str, MemberDescriptorType]:
+    """Attributes that objects of a class keep in ``__slots__``, by name."""
+    return {
+        name: member
+        for base in reversed(kind.__mro__)
+        if "__slots__" in vars(base)
+        for name, member in vars(base).items()
+        if isinstance(member, MemberDescriptorType)
+    }
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """An object's ``__dict__``, whatever its class makes of names that it does not have."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def base_of(holder: Any) -> Any:
@@ -404,7 +429,11 @@ def _content(holder: Any) -> Any:
         return [*base_of(holder).__iter__(holder)]
     if isinstance(holder, set):
         return {*set.__iter__(holder)}
-    return {name: getattr(holder, name) for name in _slots(type(holder)) if hasattr(holder, name)}
+    found = {}
+    for name, member in _slots(type(holder)).items():
+        with suppress(AttributeError):  # it is not set; `getattr` might compute and set it
+            found[name] = member.__get__(holder)
+    return found
 
 
 def _identical(one: Any, other: Any) -> bool:
