@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,10 @@ from placewright.operators.relaxed_bound import (
     RelaxedProgram,
     Solver,
     cuts_of,
+    followers,
     relaxed_bounds,
 )
+from placewright.operators.segments import Segments
 from placewright.planning.contract import BoundContext
 from placewright.planning.solving import solve
 from tests.operators.test_bounds import all_values
@@ -33,8 +35,14 @@ FAR = 60.0
 
 def bound_of(problem: OperatorProblem, value: float) -> float:
     """With a minute's time."""
-    quick, end_s = max(bounds(problem).values()), time.perf_counter() + FAR
-    return max(relaxed_bounds(problem, quick, value, end_s), default=0.0)
+    return max(proved(problem, value), default=0.0)
+
+
+def proved(problem: OperatorProblem, value: float) -> Iterator[float]:
+    """Bounds as they rise."""
+    known = BoundContext(value, max(bounds(problem).values()), time.perf_counter() + FAR, auto=True)
+    follows = followers(problem)
+    return relaxed_bounds(problem, Segments.of(problem, follows), follows, known)
 
 
 @pytest.mark.parametrize("links", Links)
@@ -78,7 +86,8 @@ def test_every_schedule_keeps_every_cut(seed: int) -> None:
         plans = [solve(problem, name) for name in ("heft", "round-robin", "cpop")]
     except InfeasibleError:
         return
-    choices = Choices(problem, quick / WHOLE, max(x.value for x in plans) / quick * WHOLE * 1.0001)
+    most, follows = max(x.value for x in plans) / quick * WHOLE * 1.0001, followers(problem)
+    choices = Choices(problem, quick / WHOLE, most, Segments.of(problem, follows))
     program = RelaxedProgram(choices)
     first = program.linear.size.rows
     for plan in plans:
@@ -86,7 +95,7 @@ def test_every_schedule_keeps_every_cut(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for turn in range(5):
         fraction = rng.uniform(0.0, 1.0, program.linear.size.columns)
-        cuts_of(program).add(turn, fraction, choices.head, choices.tail)
+        cuts_of(program, follows).add(turn, fraction, choices.head, choices.tail)
     assert program.linear.size.rows > first
     for plan in plans:
         over = program.linear.broken(schedule(program, plan.plan))
@@ -121,11 +130,11 @@ def test_ctrl_c_keeps_what_is_proved(monkeypatch: pytest.MonkeyPatch, where: str
         runs[0] += 1
         return work(), runs[0] == 2 if where == "cutting" else branching[0]
 
-    problem = random_problem(3, most_operators=14, most_devices=3)
-    quick, best = max(bounds(problem).values()), solve(problem, "exact").value
+    problem = random_problem(13, most_operators=14, most_devices=3)
+    best = solve(problem, "exact").value
     monkeypatch.setattr(Solver, "branch", branched)
     monkeypatch.setattr("placewright.solvers.programs.waited", waited_for)
-    found = relaxed_bounds(problem, quick, 2.0 * best, time.perf_counter() + FAR)
+    found = proved(problem, 2.0 * best)
     kept = dict[str, float]()
     with pytest.raises(KeyboardInterrupt):
         kept.update(("relaxed", bound_s) for bound_s in found)

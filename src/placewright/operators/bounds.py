@@ -30,6 +30,9 @@ the operators with h >= a and t >= b run between a and T - b, and in that time e
 share of them: T >= a + b + sum of min_d l[d] w[i, d] over these operators, for any weights l as
 above. It joins path and load where a graph is narrow at its ends.
 
+**segments** (latency, devices side by side, for `auto`). What is between two operators takes the
+longest way there, or all on one device, or transfers: see `placewright.operators.segments`.
+
 **relaxed** (latency, devices side by side). The schedule as a linear program with starts, fractions
 of devices and transfers, the loads between any two operators, and without what no plan can do that
 is better than one that is known; see `placewright.operators.relaxed_bound`. It takes seconds and
@@ -46,15 +49,17 @@ min_d w[g, d], since nothing overlaps, neither within a sample nor between two.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray
-from placewright.operators.costs import Ceft, Groups, ceft, groups_of
+from placewright.operators.costs import Ceft, Groups, ceft, groups_of, heads_and_tails
 from placewright.operators.load_bounds import balanced_weights, head_load_tail_bound, load_bound
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
-from placewright.operators.relaxed_bound import relaxed_bounds
+from placewright.operators.relaxed_bound import followers, relaxed_bounds
+from placewright.operators.segments import Segments
 from placewright.operators.simulation.star import is_star_latency, least_tails
 from placewright.operators.sizes import room_bytes, whole_bytes
 from placewright.planning.contract import BoundContext
@@ -121,7 +126,12 @@ def refined_bounds(problem: OperatorProblem, known: BoundContext) -> Iterator[tu
     needed = np.isfinite(known.value) and known.bound > 0
     if not known.auto or not needed or not _can_relax(problem):
         return
-    for found in relaxed_bounds(problem, known.bound, known.value, known.deadline_s):
+    follows = followers(problem)
+    segments = Segments.of(problem, follows)
+    bound = _rounded_down(min(segments.bound_s, known.value), problem.n)
+    yield "segments", bound
+    known = replace(known, bound=max(known.bound, bound))
+    for found in relaxed_bounds(problem, segments, follows, known):
         yield "relaxed", _rounded_down(found, problem.n)
 
 
@@ -180,14 +190,12 @@ def _head_load_tail(
 ) -> float:
     """`of_groups`: weights of devices that balance the work of groups."""
     work = np.where(problem.allowed(), problem.compute_s, np.inf)
-    own = np.where(np.isfinite(work), work, 0.0)
-    head = np.where(np.isfinite(work), tables.ceft_s - own, np.inf).min(axis=1)
-    tail = np.where(np.isfinite(work), tables.ceft_up_s - own, np.inf).min(axis=1)
+    head, tail = heads_and_tails(problem, tables)
     known = np.isfinite(tail)
     weights = [of_groups]
     if len(groups.first) < problem.n:  # else every operator is a group
         weights.append(balanced_weights(work))
-    found = head_load_tail_bound(work[known], np.maximum(0.0, head[known]), tail[known], weights)
+    found = head_load_tail_bound(work[known], head[known], tail[known], weights)
     return _rounded_down(found, problem.n)
 
 

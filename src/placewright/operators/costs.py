@@ -373,3 +373,12 @@ def strong_components(count: int, edges: IntArray, *, last_root_first: bool = Fa
                         component[stack.pop()] = found
                     found += 1
     return component
+
+
+def heads_and_tails(problem: OperatorProblem, tables: Ceft) -> tuple[FloatArray, FloatArray]:
+    """Shape (n,): operators start no earlier, and are no less from the end; ``inf`` for never."""
+    allowed = problem.allowed()
+    own = np.where(allowed, problem.compute_s, 0.0)
+    head = np.where(allowed, tables.ceft_s - own, np.inf).min(axis=1)
+    tail = np.where(allowed, tables.ceft_up_s - own, np.inf).min(axis=1)
+    return np.maximum(0.0, head), tail

@@ -12,10 +12,11 @@ whether group g takes in tensor k on device d from elsewhere. T is minimised und
     sum_i w[i, d] x[i, d] <= T,    sum_g r[g] x[g, d] <= memory[d],
     s[j] >= s[i] + sum_d w[i, d] x[i, d] + sum_d (least way of k to d) into[k, j, d]
 
-for every tensor k from i to j, T >= s[i] + sum_d w[i, d] x[i, d] at the end of the graph, and,
-where transfers wait for each other, what comes into a device, and all that is sent, takes no longer
-than T on each of the channels there. Channels of their own for every tensor made the program five
-times as slow and the bound no higher.
+for every tensor k from i to j, s[v] >= s[u] + sum_d w[u, d] x[u, d] + (what is between them) for
+every segment of `placewright.operators.segments`, T >= s[i] + sum_d w[i, d] x[i, d] at the end of
+the graph, and, where transfers wait for each other, what comes into a device, and all that is sent,
+takes no longer than T on each of the channels there. Channels of their own for every tensor made
+the program five times as slow and the bound no higher.
 
 *Cuts* are rows that every plan keeps and the relaxed schedule breaks: loads between two times.
 For operators p and q, D(p) what follows p, and any device d:
@@ -41,6 +42,8 @@ from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.costs import Groups, ceft, groups_of, linked
 from placewright.operators.load_bounds import windows_of
 from placewright.operators.problem import Links, OperatorProblem
+from placewright.operators.segments import Segments
+from placewright.planning.contract import BoundContext
 from placewright.solvers.programs import LinearProgram, Solution
 
 END = 0
@@ -51,6 +54,9 @@ WHOLE = 1000.0
 
 LONGEST = 1e12
 """Times that are longer count as this: HiGHS takes no factors beyond 1e15."""
+
+LOWERED = 1e-9
+"""Share that is taken off bounds between operators, against rounding."""
 
 NOTHING = 1e-4
 """Transfers that take less are left out."""
@@ -92,6 +98,7 @@ class RelaxedProgram:
         if self.problem.links is Links.CONTENDED:
             self._channels(arrivals)
         self._paths(arrivals)
+        self._segments(choices.segments)
 
     def at_most(self, high: float, *terms: Terms) -> None:
         """One more row: these terms add up to no more."""
@@ -194,6 +201,15 @@ class RelaxedProgram:
         linear.enter(end, self.start, -1.0)
         linear.enter(end[:, None], self.place, -self.work)
 
+    def _segments(self, segments: Segments) -> None:
+        """Operators start so long after the end of another one as what is between them takes."""
+        v = np.flatnonzero(segments.start >= 0)
+        u, between = segments.start[v], segments.between_s[v] * (1.0 - LOWERED) / self.scale_s
+        rows = self.linear.rows(len(v), low=np.minimum(between, LONGEST))
+        self.linear.enter(rows, self.start[v], 1.0)
+        self.linear.enter(rows, self.start[u], -1.0)
+        self.linear.enter(rows[:, None], self.place[u], -self.work[u])
+
 
 class _Arrivals(NamedTuple):
     """Columns into[k, g, d] of all tensors k and groups g that read them elsewhere.
@@ -294,7 +310,7 @@ LEAST_SOLVES = 20.0
 
 
 def relaxed_bounds(
-    problem: OperatorProblem, bound_s: float, value_s: float, deadline_s: float
+    problem: OperatorProblem, segments: Segments, follows: BoolArray, known: BoundContext
 ) -> Iterator[float]:
     """Ever higher lower bounds on the latency of any plan, seconds.
 
@@ -302,17 +318,18 @@ def relaxed_bounds(
 
     Parameters
     ----------
-    bound_s
-        A lower bound, above zero.
-    value_s
-        Of a plan that fits. What is returned is no more.
-    deadline_s
-        ``time.perf_counter()`` at which it ends with what it has.
+    follows
+        Of `followers`.
+    known
+        A lower bound, above zero; the value of a plan that fits, which none that is returned
+        exceeds; and when it ends with what it has.
     """
-    begun, unit_s = time.perf_counter(), bound_s / WHOLE
-    choices = Choices(problem, unit_s, value_s / unit_s * (1.0 + ROOM))
+    deadline_s, value_s = known.deadline_s, known.value
+    begun, unit_s = time.perf_counter(), known.bound / WHOLE
+    choices = Choices(problem, unit_s, value_s / unit_s * (1.0 + ROOM), segments)
     solver, best = Solver(RelaxedProgram(choices)), 0.0
-    for best in _cut(solver, choices, begun + CUT_SHARE * (deadline_s - begun)):
+    cuts = cuts_of(solver.program, follows)
+    for best in _cut(solver, choices, cuts, begun + CUT_SHARE * (deadline_s - begun)):
         yield min(best * unit_s, value_s)
     _raise_if_interrupted(solver)
     left_s = deadline_s - time.perf_counter()
@@ -327,9 +344,9 @@ def _raise_if_interrupted(solver: Solver) -> None:
         raise KeyboardInterrupt
 
 
-def _cut(solver: Solver, choices: Choices, deadline_s: float) -> Iterator[float]:
+def _cut(solver: Solver, choices: Choices, cuts: Cuts, deadline_s: float) -> Iterator[float]:
     """Rounds of solving, forbidding and cutting; the best bound after each."""
-    cuts, best, idle, turn = cuts_of(solver.program), 0.0, 0, 0
+    best, idle, turn = 0.0, 0, 0
     cuts.begin(choices.head, choices.tail)
     while time.perf_counter() < deadline_s and solver.solve(deadline_s):
         value, price = solver.proved()
@@ -458,9 +475,8 @@ class Cuts:
         self.program.at_most(0.0, self.program.load(np.flatnonzero(some), d), *others)
 
 
-def cuts_of(program: RelaxedProgram) -> Cuts:
+def cuts_of(program: RelaxedProgram, follows: BoolArray) -> Cuts:
     """For a program of at most some thousand operators."""
-    follows = followers(program.problem)
     ways = follows.sum(axis=1).astype(np.float64) * follows.sum(axis=0)
     widest = np.argsort(-ways, kind="stable")[:WIDEST]
     return Cuts(program, follows, follows.astype(np.float64), widest)
@@ -482,12 +498,16 @@ class Choices:
         Plans that are longer do not count.
     allowed
         Shape (groups, m).
+    segments
+        Of the problem.
     head, tail
         Shape (n,): an operator starts no earlier, and from its end it is no less to the end of all.
     """
 
-    def __init__(self, problem: OperatorProblem, scale_s: float, most: float) -> None:
-        self.problem, self.scale_s, self.most = problem, scale_s, most
+    def __init__(
+        self, problem: OperatorProblem, scale_s: float, most: float, segments: Segments
+    ) -> None:
+        self.problem, self.scale_s, self.most, self.segments = problem, scale_s, most, segments
         self.groups: Groups = groups_of(problem)
         self.allowed: BoolArray = self.groups.allowed.copy()
         self.head = self.tail = np.zeros(problem.n)
@@ -514,8 +534,10 @@ class Choices:
             new = self._forbid(long & self.allowed)
             if not new.any():
                 work = np.where(allowed, p.compute_s, 0.0)
-                self.head = self._least(tables.ceft_s - work, allowed)
-                self.tail = self._least(tables.ceft_up_s - work, allowed)
+                known, scale_s = self.segments, self.scale_s / (1.0 - LOWERED)
+                head, tail = tables.ceft_s - work, tables.ceft_up_s - work
+                self.head = np.maximum(self._least(head, allowed), known.head_s / scale_s)
+                self.tail = np.maximum(self._least(tail, allowed), known.tail_s / scale_s)
                 return found
             found |= new
 
