@@ -514,7 +514,7 @@ _RULES = {
             *(aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.pow.Scalar),
             *(aten.log_sigmoid_forward.default, aten._standard_gamma.default),
             *(aten.huber_loss_backward.default, aten.mse_loss_backward.default),
-            aten.smooth_l1_loss_backward.default,
+            *(aten.smooth_l1_loss_backward.default, aten.rrelu_with_noise.default),
         ),
         _row_major,
     ),
