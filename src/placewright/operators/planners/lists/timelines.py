@@ -37,9 +37,9 @@ class Timelines(NamedTuple):
         Shape (p, SLOTS): the slots of every piece; the first `size` are in use.
     size
         Shape (p,): slots of every piece.
-    piece, unfit_s
-        The pieces of all rows, those of a row together and by time; for each a time that fits
-        into no gap before one of its slots.
+    piece, last_s, unfit_s
+        The pieces of all rows, those of a row together and by time; for each the end of its last
+        slot, and a time that fits into no gap before one of its slots.
     first, room, pieces
         Shape (r,): where in `piece` a row begins, for how many it has room, how many it has.
     used
@@ -50,6 +50,7 @@ class Timelines(NamedTuple):
     end_s: FloatArray
     size: IntArray
     piece: IntArray
+    last_s: FloatArray
     unfit_s: FloatArray
     first: IntArray
     room: IntArray
@@ -71,6 +72,7 @@ def timelines(rows: int, slots: int) -> Timelines:
         np.zeros(count, np.int64),
         # A row that is full goes to the end with twice the room: four places for each piece.
         np.concatenate([np.repeat(np.arange(rows), _FIRST_ROOM), np.empty(4 * count, np.int64)]),
+        np.full(rows * _FIRST_ROOM + 4 * count, -np.inf),
         np.full(rows * _FIRST_ROOM + 4 * count, np.inf),
         np.arange(rows) * _FIRST_ROOM,
         np.full(rows, _FIRST_ROOM),
@@ -92,8 +94,7 @@ def gap(t: Timelines, row: int, ready_s: float, took_s: float) -> tuple[float, i
         p += 1
         while p < last and took_s >= t.unfit_s[first + p]:
             p += 1
-        before, k = t.piece[first + p - 1], t.piece[first + p]
-        at, x = t.end_s[before, t.size[before] - 1], 0
+        k, at, x = t.piece[first + p], t.last_s[first + p - 1], 0
         while x < t.size[k] and at + took_s > t.start_s[k, x]:
             at = t.end_s[k, x]
             x += 1
@@ -105,11 +106,15 @@ def gap(t: Timelines, row: int, ready_s: float, took_s: float) -> tuple[float, i
 @njit_internal
 def _piece(t: Timelines, row: int, after_s: float) -> int:
     """The first piece of a row whose last slot ends after a time, else the last piece."""
-    first, low, high = t.first[row], 0, t.pieces[row] - 1
+    first, low, high, step = t.first[row], 0, t.pieces[row] - 1, 1
+    # Most times are near the end.
+    while high - step > 0 and t.last_s[first + high - step] > after_s:
+        high -= step
+        step *= 2
+    low = max(0, high - step)
     while low < high:
         middle = (low + high) >> 1
-        k = t.piece[first + middle]
-        if t.end_s[k, t.size[k] - 1] > after_s:
+        if t.last_s[first + middle] > after_s:
             high = middle
         else:
             low = middle + 1
@@ -138,7 +143,7 @@ def insert(t: Timelines, row: int, p: int, x: int, start_s: float, end_s: float)
         if x > SLOTS // 2:
             p, k, x = p + 1, half, x - SLOTS // 2
     if x == t.size[k]:  # what lies before it may be long
-        t.unfit_s[t.first[row] + p] = np.inf
+        t.last_s[t.first[row] + p], t.unfit_s[t.first[row] + p] = end_s, np.inf
     for y in range(t.size[k], x, -1):
         t.start_s[k, y], t.end_s[k, y] = t.start_s[k, y - 1], t.end_s[k, y - 1]
     t.start_s[k, x], t.end_s[k, x] = start_s, end_s
@@ -154,9 +159,11 @@ def _halve(t: Timelines, row: int, p: int) -> int:
     t.used[0] += 1
     for q in range(t.pieces[row], p + 1, -1):
         _copy(t, first + q - 1, first + q)
-    t.piece[first + p + 1], t.unfit_s[first + p + 1] = half, t.unfit_s[first + p]
+    _copy(t, first + p, first + p + 1)
+    t.piece[first + p + 1] = half
     t.pieces[row] += 1
     k, kept = t.piece[first + p], SLOTS // 2
+    t.last_s[first + p] = t.end_s[k, kept - 1]
     for x in range(kept, SLOTS):
         t.start_s[half, x - kept], t.end_s[half, x - kept] = t.start_s[k, x], t.end_s[k, x]
     t.size[k], t.size[half] = kept, SLOTS - kept
@@ -174,7 +181,8 @@ def _double_room(t: Timelines, row: int) -> None:
 
 @njit_internal
 def _copy(t: Timelines, source: int, target: int) -> None:
-    t.piece[target], t.unfit_s[target] = t.piece[source], t.unfit_s[source]
+    t.piece[target] = t.piece[source]
+    t.last_s[target], t.unfit_s[target] = t.last_s[source], t.unfit_s[source]
 
 
 @njit_internal
@@ -183,17 +191,17 @@ def insert_joined(t: Timelines, row: int, p: int, x: int, start_s: float, end_s:
 
     Not where operators may take no time at all: they fit between slots that touch.
     """
-    k = t.piece[t.first[row] + p]
-    j = k if x > 0 or p == 0 else t.piece[t.first[row] + p - 1]
+    k, before_p = t.piece[t.first[row] + p], p if x > 0 or p == 0 else p - 1
+    j = t.piece[t.first[row] + before_p]
     y = x - 1 if j == k else t.size[j] - 1
     before = y >= 0 and t.end_s[j, y] == start_s
     after = x < t.size[k] and t.start_s[k, x] == end_s
     # Both neighbours touch: the operator closes the gap and the later slot disappears.
-    if before and after:
-        t.end_s[j, y] = t.end_s[k, x]
-        _drop(t, row, p, x)
-    elif before:
-        t.end_s[j, y] = end_s
+    if before:
+        t.end_s[j, y] = t.end_s[k, x] if after else end_s
+        t.last_s[t.first[row] + before_p] = t.end_s[j, t.size[j] - 1]
+        if after:
+            _drop(t, row, p, x)
     elif after:
         t.start_s[k, x] = start_s
     else:
@@ -226,6 +234,7 @@ def _drop(t: Timelines, row: int, p: int, x: int) -> None:
     t.size[k] -= 1
     for y in range(x, t.size[k]):
         t.start_s[k, y], t.end_s[k, y] = t.start_s[k, y + 1], t.end_s[k, y + 1]
+    t.last_s[first + p] = t.end_s[k, t.size[k] - 1] if t.size[k] > 0 else -np.inf
     if t.size[k] == 0 and t.pieces[row] > 1:
         t.pieces[row] -= 1
         for q in range(p, t.pieces[row]):
