@@ -118,7 +118,7 @@ def _piece(t: Timelines, row: int, after_s: float) -> int:
             high = middle
         else:
             low = middle + 1
-    return low
+    return low  # type: ignore[no-any-return]
 
 
 @njit_internal
