@@ -33,6 +33,7 @@ from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_cached, njit_internal
 from placewright.operators.costs import ceft, heads_and_tails, linked
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.queues import pop, push
 
 STEPS = 20
 """Operators u that are tried for a v: those on its longest way, the nearest first."""
@@ -226,10 +227,14 @@ def _between(g: Ways, u: int, v: int, count: int) -> float:
 @njit_cached
 def _on_one_device(g: Ways, elsewhere: FloatArray, head: FloatArray, tail: FloatArray) -> float:
     """The largest L that is no more than `elsewhere` of all others, or what the rest takes."""
-    load = np.zeros(g.compute_s.shape[1])
+    count, load = len(elsewhere), np.zeros(g.compute_s.shape[1])
     first, last, found = np.inf, np.inf, 0.0
-    for k in np.argsort(-elsewhere):
-        # In this order, those before and this one: none is elsewhere, or it takes so long.
+    heap, sooner = np.empty(count, dtype=np.int64), -elsewhere
+    for k in range(count):
+        push(heap, 0, k, sooner, 0, k)
+    for left in range(count, 0, -1):
+        # The longest first. Of those until here none is elsewhere, or it takes so long.
+        k = pop(heap, 0, left, sooner, 0)
         for d in range(len(load)):
             load[d] += g.compute_s[g.inside[k], d]
         first, last = min(first, head[k]), min(last, tail[k])
