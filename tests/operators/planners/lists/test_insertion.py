@@ -11,8 +11,10 @@ import pytest
 from placewright.numerics.arrays import FloatArray
 from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.lists import insertion
 from placewright.operators.planners.lists.insertion import list_schedule, set_up, within_memory
 from placewright.operators.planners.lists.planners import HEFT
+from placewright.operators.planners.lists.timelines import SLOTS, Timelines, timelines
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
 
@@ -129,3 +131,37 @@ def test_gaps_are_those_of_plain_lists(seed: int, reserved: bool) -> None:
     )
     expected = by_hand(problem, sequence.tolist(), reserved=reserved)
     assert list(zip(place.tolist(), end_s.tolist(), strict=True)) == expected
+
+
+def test_many_inputs_over_one_channel_leave_no_pieces_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Booked for every device that is tried, and taken back: twice as many slots as a piece has."""
+    made: list[Timelines] = []
+    monkeypatch.setattr(insertion, "timelines", lambda *x: made.append(timelines(*x)) or made[-1])
+    wide, few, m, rng = 260, 8, 3, np.random.default_rng(0)
+    ends = [0, *np.cumsum([wide, few] * 3).tolist()]
+    tensors = [
+        (
+            k,
+            float(rng.integers(1, 5)),
+            [j for j in range(b, c) if c - b == few or j % few == k % few],
+        )
+        for a, b, c in zip(ends, ends[1:], ends[2:], strict=False)
+        for k in range(a, b)
+    ]
+    problem = tiny(np.ones((ends[-1], m)).tolist(), tensors, links="contended")
+    one = np.where(np.eye(m) > 0, -1, 0)
+    problem = problem.replace(channel=one, channel_names=("bus",))
+    setup, order = set_up(problem), problem.topology.order
+    rules = setup.rules(np.array(problem.memory_bytes))
+    place, _, end_s = list_schedule(setup.costs, rules, order, np.zeros((problem.n, m)), 1)
+    expected = by_hand(problem, order.tolist(), reserved=True)
+    assert list(zip(place.tolist(), end_s.tolist(), strict=True)) == expected
+    for each in made:
+        spare, places = each.used
+        assert spare + each.pieces.sum() == len(each.size)
+        assert places <= len(each.piece)
+        for first, count in zip(each.first, each.pieces, strict=True):
+            size = each.size[each.piece[first : first + count]]
+            assert (size[1:] + size[:-1] > SLOTS // 2).all()

@@ -132,7 +132,8 @@ def list_schedule(
     if channels is not None:
         # Each tensor once to a device, and those of one operator while a device is tried.
         sending = _nothing_sent(c)
-        booked = timelines(channels, len(c.in_tensors) + len(sending.tensor))
+        most = len(sending.tensor)
+        booked = timelines(channels, len(c.in_tensors) + most, most)
     with stop_flag(deadline_s) as stop:
         place, start_s, end_s = _list_schedule(c, r, sequence, ahead_s, busy, booked, sending, stop)
     if stop[0] and place.min() < 0:

@@ -42,8 +42,9 @@ class Timelines(NamedTuple):
         slot, and a time that fits into no gap before one of its slots.
     first, room, pieces
         Shape (r,): where in `piece` a row begins, for how many it has room, how many it has.
-    used
-        Shape (2,): how many pieces, and places in `piece`, are taken.
+    spare, used
+        Pieces that no row has; shape (2,): how many these are, and how many places of `piece` are
+        taken.
     """
 
     start_s: FloatArray
@@ -55,29 +56,35 @@ class Timelines(NamedTuple):
     first: IntArray
     room: IntArray
     pieces: IntArray
+    spare: IntArray
     used: IntArray
 
 
-def timelines(rows: int, slots: int) -> Timelines:
-    """Empty rows that may have this many slots together.
+def timelines(rows: int, slots: int, passing: int = 0) -> Timelines:
+    """Empty rows that may have `slots` together, and never more.
 
-    All pieces that they can need are there from the beginning: one is made where a row begins and
-    where one is full, and halves a piece then, so that half as many slots have come since the last
-    time. Memory that is not used yet costs nothing.
+    All pieces that they can need are there from the beginning: two neighbours have more than half
+    of `SLOTS` together, or are made one. Memory of pieces that are not used costs nothing.
+
+    `passing`: how many of the slots any row may have for a while.
     """
-    count = rows + 2 * slots // SLOTS + 1
+    count = rows + 4 * slots // SLOTS + 2
+    # A row without room for one more piece goes to the end, with twice the room: all of them take
+    # four places for each piece that a row ever has at once.
+    places = _FIRST_ROOM * rows + 4 * (2 * rows + 4 * (slots + rows * passing) // SLOTS + 1)
+    piece = np.repeat(np.arange(rows), _FIRST_ROOM)
     return Timelines(
         np.empty((count, SLOTS)),
         np.empty((count, SLOTS)),
         np.zeros(count, np.int64),
-        # A row that is full goes to the end with twice the room: four places for each piece.
-        np.concatenate([np.repeat(np.arange(rows), _FIRST_ROOM), np.empty(4 * count, np.int64)]),
-        np.full(rows * _FIRST_ROOM + 4 * count, -np.inf),
-        np.full(rows * _FIRST_ROOM + 4 * count, np.inf),
+        np.concatenate([piece, np.zeros(places - len(piece), np.int64)]),
+        np.full(places, -np.inf),
+        np.full(places, np.inf),
         np.arange(rows) * _FIRST_ROOM,
         np.full(rows, _FIRST_ROOM),
         np.ones(rows, np.int64),
-        np.array([rows, rows * _FIRST_ROOM]),
+        np.arange(rows, count),
+        np.array([count - rows, rows * _FIRST_ROOM]),
     )
 
 
@@ -155,8 +162,8 @@ def _halve(t: Timelines, row: int, p: int) -> int:
     """Move the later half of a full piece into a new one behind it, and name that."""
     if t.pieces[row] == t.room[row]:
         _double_room(t, row)
-    first, half = t.first[row], t.used[0]
-    t.used[0] += 1
+    t.used[0] -= 1
+    first, half = t.first[row], t.spare[t.used[0]]
     for q in range(t.pieces[row], p + 1, -1):
         _copy(t, first + q - 1, first + q)
     _copy(t, first + p, first + p + 1)
@@ -228,14 +235,42 @@ def remove(t: Timelines, row: int, start_s: float, end_s: float) -> None:
 
 @njit_internal
 def _drop(t: Timelines, row: int, p: int, x: int) -> None:
-    """Take a slot out, and a piece that is empty then unless the row has no other."""
+    """Take a slot out; a piece that is small then becomes one with a neighbour that is small."""
     first = t.first[row]
     k = t.piece[first + p]
     t.size[k] -= 1
     for y in range(x, t.size[k]):
         t.start_s[k, y], t.end_s[k, y] = t.start_s[k, y + 1], t.end_s[k, y + 1]
     t.last_s[first + p] = t.end_s[k, t.size[k] - 1] if t.size[k] > 0 else -np.inf
-    if t.size[k] == 0 and t.pieces[row] > 1:
-        t.pieces[row] -= 1
-        for q in range(p, t.pieces[row]):
-            _copy(t, first + q + 1, first + q)
+    last = t.pieces[row] - 1
+    if p < last and t.size[k] + t.size[t.piece[first + p + 1]] <= SLOTS // 2:
+        _merge(t, row, p)
+    elif p > 0 and t.size[k] + t.size[t.piece[first + p - 1]] <= SLOTS // 2:
+        _merge(t, row, p - 1)
+    elif t.size[k] == 0 and last > 0:
+        _forget(t, row, p)
+
+
+@njit_internal
+def _merge(t: Timelines, row: int, p: int) -> None:
+    """Put the slots of the next piece behind those of piece `p`."""
+    at = t.first[row] + p
+    k, j = t.piece[at], t.piece[at + 1]
+    for y in range(t.size[j]):
+        t.start_s[k, t.size[k] + y], t.end_s[k, t.size[k] + y] = t.start_s[j, y], t.end_s[j, y]
+    if t.size[j] > 0:
+        t.last_s[at] = t.last_s[at + 1]
+    t.size[k] += t.size[j]
+    t.unfit_s[at] = max(t.unfit_s[at], t.unfit_s[at + 1])
+    _forget(t, row, p + 1)
+
+
+@njit_internal
+def _forget(t: Timelines, row: int, p: int) -> None:
+    """Take a piece from its row."""
+    first = t.first[row]
+    t.spare[t.used[0]] = t.piece[first + p]
+    t.used[0] += 1
+    t.pieces[row] -= 1
+    for q in range(p, t.pieces[row]):
+        _copy(t, first + q + 1, first + q)
