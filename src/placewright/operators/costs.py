@@ -382,3 +382,18 @@ def heads_and_tails(problem: OperatorProblem, tables: Ceft) -> tuple[FloatArray,
     head = np.where(allowed, tables.ceft_s - own, np.inf).min(axis=1)
     tail = np.where(allowed, tables.ceft_up_s - own, np.inf).min(axis=1)
     return np.maximum(0.0, head), tail
+
+
+def least_transfer_s(problem: OperatorProblem, makers: BoolArray) -> FloatArray:
+    """Shape (t, m): the least time of each tensor to each device from another one.
+
+    `makers`: Shape (t, m), devices that may make it.
+    """
+    p, pair = problem, linked(problem)
+    least = np.full((p.t, p.m), np.inf)
+    latency, per_byte = (np.where(pair, a, 0.0) for a in (p.latency_s, p.seconds_per_byte))
+    for source in range(p.m):
+        seconds = latency[source] + p.tensor_bytes[:, None] * per_byte[source]
+        there = pair[source] & makers[:, source, None]
+        np.minimum(least, np.where(there, seconds, np.inf), out=least)
+    return least

@@ -39,7 +39,14 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.costs import Groups, ceft, groups_of, linked
+from placewright.operators.costs import (
+    Groups,
+    ceft,
+    groups_of,
+    heads_and_tails,
+    least_transfer_s,
+    linked,
+)
 from placewright.operators.load_bounds import windows_of
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.segments import Segments
@@ -132,7 +139,7 @@ class RelaxedProgram:
         elsewhere = pairs[:, 1] != maker[pairs[:, 0]]
         of_edge = np.where(elsewhere, np.cumsum(elsewhere) - 1, -1)[of_edge.ravel()]
         k, g = pairs[elsewhere].T
-        least = self._least_transfer_s(maker)
+        least = least_transfer_s(p, self.of_group[maker] >= 0) / self.scale_s
         way, theirs = least[k], self.of_group[g]
         where = (way > NOTHING) & (theirs >= 0)
         # Where nothing leads there, the reader is on `d` no more than the maker is.
@@ -143,20 +150,6 @@ class RelaxedProgram:
         linear.enter(rows, self.of_group[maker[k]], 1.0)
         bounded = np.where(np.isfinite(least), np.minimum(least, LONGEST), 0.0)
         return _Arrivals(k, into, bounded, tensor, of_edge)
-
-    def _least_transfer_s(self, maker: IntArray) -> FloatArray:
-        """Shape (t, m): the least time of each tensor to each device from another one.
-
-        From the best source that is left, whichever the maker has in fractions: a lower bound.
-        """
-        p, pair = self.problem, linked(self.problem)
-        least = np.full((p.t, p.m), np.inf)
-        latency, per_byte = (np.where(pair, a, 0.0) for a in (p.latency_s, p.seconds_per_byte))
-        for source in range(p.m):
-            seconds = latency[source] + p.tensor_bytes[:, None] * per_byte[source]
-            there = pair[source] & (self.of_group[maker, source, None] >= 0)
-            np.minimum(least, np.where(there, seconds, np.inf), out=least)
-        return least / self.scale_s
 
     def _channels(self, arrivals: _Arrivals) -> None:
         """Rows: transfers into a device, and all transfers, fit the channels that they have."""
@@ -527,17 +520,16 @@ class Choices:
         found = np.zeros_like(self.allowed)
         while True:
             allowed = self.allowed[own]
-            tables = ceft(p.replace(compute_s=np.where(allowed, p.compute_s, np.inf)))
+            narrowed = p.replace(compute_s=np.where(allowed, p.compute_s, np.inf))
+            tables = ceft(narrowed)
             through = tables.through_s / self.scale_s
             long = np.zeros_like(self.allowed)
             np.logical_or.at(long, own, allowed & (through > self.most))
             new = self._forbid(long & self.allowed)
             if not new.any():
-                work = np.where(allowed, p.compute_s, 0.0)
-                known, scale_s = self.segments, self.scale_s / (1.0 - LOWERED)
-                head, tail = tables.ceft_s - work, tables.ceft_up_s - work
-                self.head = np.maximum(self._least(head, allowed), known.head_s / scale_s)
-                self.tail = np.maximum(self._least(tail, allowed), known.tail_s / scale_s)
+                head, tail = heads_and_tails(narrowed, tables)
+                self.head = self._least(head, self.segments.head_s)
+                self.tail = self._least(tail, self.segments.tail_s)
                 return found
             found |= new
 
@@ -550,6 +542,7 @@ class Choices:
         self.allowed &= ~found
         return found
 
-    def _least(self, seconds: FloatArray, allowed: BoolArray) -> FloatArray:
-        least: FloatArray = np.where(allowed, seconds, np.inf).min(axis=1) / self.scale_s
-        return np.where(np.isfinite(least), np.maximum(0.0, least), 0.0)
+    def _least(self, seconds: FloatArray, known: FloatArray) -> FloatArray:
+        """The later of both in the program's unit; what is infinite is never, and binds nothing."""
+        least: FloatArray = np.where(np.isfinite(seconds), seconds, 0.0)
+        return np.maximum(least, known * (1.0 - LOWERED)) / self.scale_s

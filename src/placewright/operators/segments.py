@@ -31,7 +31,7 @@ import numpy as np
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
 from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_cached, njit_internal
-from placewright.operators.costs import ceft, heads_and_tails, linked
+from placewright.operators.costs import ceft, heads_and_tails, least_transfer_s
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.queues import pop, push
 
@@ -112,11 +112,9 @@ class Segments:
 
 def _ways(problem: OperatorProblem, follows: BoolArray) -> Ways:
     p, topology = problem, problem.topology
-    compute_s = np.where(p.allowed(), p.compute_s, np.inf)
-    sent_s = np.full(p.t, np.inf)
-    for source, target in np.argwhere(linked(p)).tolist():
-        latency, per_byte = p.latency_s[source, target], p.seconds_per_byte[source, target]
-        np.minimum(sent_s, latency + p.tensor_bytes * per_byte, out=sent_s)
+    allowed = p.allowed()
+    compute_s = np.where(allowed, p.compute_s, np.inf)
+    sent_s = least_transfer_s(p, allowed[p.tensor_producer]).min(axis=1)
     ways = Ways(
         topology.order,
         np.argsort(topology.order),
