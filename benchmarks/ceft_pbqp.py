@@ -3,6 +3,9 @@
 ``python benchmarks/ceft_pbqp.py [FOLDER-OF-DAG-FILES] [MODEL@CLUSTER ...]`` prints a markdown
 table. Values are makespans by the judge relative to CEFT+PBQP's, so that above 1 is worse;
 "-" does not fit the memories. Models are captured as training steps with analytic profiles.
+
+``python benchmarks/ceft_pbqp.py MODEL@CLUSTER ... --bounds 60`` prints instead how near the bounds
+of ``auto`` are, in so many seconds, to the best plan that any of its planners found.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from harness import DATA, Table, run
-from placewright import Context, InfeasibleError, OperatorProblem, bounds, judge, planners
+from placewright import Context, InfeasibleError, OperatorProblem, bounds, judge, planners, solve
 from placewright.operators.planners.pbqp import CeftPbqp
 from placewright.operators.readers.task_graphs import read_dag
 
@@ -92,8 +95,24 @@ def row(problem: OperatorProblem) -> list[str]:
     return [f"{problem.n} x {problem.m}", *known, f"{own:.5g}", f"{100 * gap:.1f} %", *seconds]
 
 
-def main(*chosen: str) -> None:
+def near(models: Sequence[str], limit_s: float) -> None:
+    """Print the best plan of `auto`, the bound that is there at once, and the proved one."""
+    head = ("operators x devices", "best ms", "bound at once", "bound", "gap at once", "gap", "by")
+    table = Table("step", *head)
+    for problem in captured(models):
+        found = solve(problem, time_limit_s=limit_s)
+        best, quick = min(each.value for each in found.candidates), max(bounds(problem).values())
+        cells = [f"{1e3 * s:.3f}" for s in (best, quick, found.lower_bound)]
+        gaps = [f"{100 * (best / bound - 1):.1f} %" for bound in (quick, found.lower_bound)]
+        tightest = max(found.bound_names, key=found.bound_names.__getitem__)
+        table.row(problem.name, f"{problem.n} x {problem.m}", *cells, *gaps, tightest)
+
+
+def main(*chosen: str, bounds_: float = 0.0) -> None:
     """Print the table: dag files with one transfer per channel at a time, then models."""
+    if bounds_:
+        near(chosen, bounds_)
+        return
     folder = Path(next((a for a in chosen if "@" not in a), DATA / "dag"))
     models = [a for a in chosen if "@" in a]
     models = models or [f"{model}@{on}" for on, some in MODELS.items() for model in some]
