@@ -210,11 +210,16 @@ def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_ray_is_used_only_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its address; else one is started here, with a token, and none that runs is looked for."""
+    """By its address; else one is started here, with a token, and none that runs is looked for.
+
+    Meanwhile it handles no signal in our place.
+    """
     addresses = []
+    handled: list[str] = []
 
     def init(address: str, **options: Any) -> None:
         addresses.append(address)
+        silent.set_sigterm_handler(address)
         if address != "local":
             raise ConnectionError("nobody there")
 
@@ -224,6 +229,7 @@ def test_a_ray_is_used_only_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -
         shutdown=lambda: None,
         job_config=SimpleNamespace(JobConfig=lambda **options: options),
         ENABLE_RAY_CLUSTER=True,
+        set_sigterm_handler=handled.append,
         _worker_logs_enabled=True,
     )
     monkeypatch.setattr(ray_engine, "import_module", lambda name: silent)
@@ -247,6 +253,9 @@ def test_a_ray_is_used_only_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -
     with Ray(DUO):  # a second one has the same: processes of Ray read it once
         assert os.environ["RAY_AUTH_TOKEN"] == token
         assert addresses[2:] == ["local"]
+    assert not handled
+    silent.set_sigterm_handler("Ray's own")
+    assert handled
 
 
 def test_ray_reports_no_deaths_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:

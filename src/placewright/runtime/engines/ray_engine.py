@@ -77,11 +77,9 @@ class Ray:
     def __enter__(self) -> Ray:
         if not self._ray.is_initialized():
             self._own = True
-            before = signal.getsignal(signal.SIGTERM)
             self._silence()
-            self._connect()
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, before)  # Ray's would end the process without a word
+            with _handlers_stay():
+                self._connect()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -219,6 +217,20 @@ def _folder_for_ray() -> Scratch:
             by=f"{error.strerror}; a socket's path has at most {SOCKET_PATH_BYTES} bytes",
             hint="let TMPDIR be a folder with a short path, such as /tmp",
         ) from None
+
+
+@contextmanager
+def _handlers_stay() -> Iterator[None]:
+    """Let SIGTERM do what it did before, also while Ray starts: Ray's own handlers exit silently.
+
+    One of them would stand for the seconds of its start, with an exit code (15) of its own.
+    """
+    names: Any = import_module("ray._private.utils")
+    install, names.set_sigterm_handler = names.set_sigterm_handler, lambda _: None
+    try:
+        yield
+    finally:
+        names.set_sigterm_handler = install
 
 
 @contextmanager
