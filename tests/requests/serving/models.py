@@ -8,8 +8,8 @@ from onnx import TensorProto, helper, numpy_helper
 from placewright.requests.serving.families import Family, Variant, make_family
 
 
-def scaled(factor: float, matmuls: int = 0) -> bytes:
-    """ONNX: y = factor * x for rows of four numbers, after so many large products."""
+def scaled(factor: float, matmuls: int = 0, width: int | str = 4) -> bytes:
+    """ONNX: y = factor * x for rows of so many numbers, after so many large products."""
     constants = [numpy_helper.from_array(np.array([factor], np.float32), "factor")]
     nodes = [helper.make_node("Mul", ["x", "factor"], ["v"])]
     last = "v"
@@ -31,8 +31,8 @@ def scaled(factor: float, matmuls: int = 0) -> bytes:
     graph = helper.make_graph(
         nodes,
         "scaled",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 4])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", width])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", width])],
         constants,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)

@@ -16,7 +16,7 @@ from placewright.errors import InputError, PlacewrightError, RunError
 from placewright.requests.files import problem_from
 from placewright.requests.serving.auto import streams_like
 from placewright.requests.serving.commands import _expected, _learned
-from placewright.requests.serving.families import Variant, make_family
+from placewright.requests.serving.families import FamilyLayout, Variant, make_family
 from placewright.requests.serving.load import Traffic, load_target, target_at
 from placewright.requests.serving.measured import (
     LULL_S,
@@ -58,17 +58,26 @@ def test_families_and_variants_with_slashes_in_their_names() -> None:
     assert server["latency"] == {"b/c": [0.03]}
 
 
-def test_load_goes_to_the_version_that_is_simulated() -> None:
-    """Of the name that clients give it, whatever characters it has."""
+def test_load_goes_to_the_version_and_sizes_that_are_simulated(tmp_path: Path) -> None:
+    """Of the name that clients give the model, whatever characters it has; the log says which."""
     names = {"one": 1, "two": 2}
     variants = [Variant(v, 0.4 * n, scaled(2.0), version=n) for v, n in names.items()]
-    made = make_family("od/d n@me", variants)
-    with serve([made], {"a": 1.0}, ServingOptions(port=0)) as running:
-        for family, accuracy in ((None, 0.4), ("od/d n@me@version=2", 0.8)):
+    open_sizes = Variant("open", 0.5, scaled(2.0, width="width"))
+    families = [
+        make_family("od/d n@me", variants),
+        make_family("wide", [open_sizes], FamilyLayout({"width": (4, 8)})),
+    ]
+    log = tmp_path / "log.jsonl"
+    with serve(families, {"a": 1.0}, ServingOptions(port=0, log=log)) as running:
+        asked = {None: 0.4, "od/d n@me@version=2": 0.8, "wide@width=4": 0.5, "wide@width=8": 0.5}
+        for family, accuracy in asked.items():
             target = target_at(running.url, family)
-            (result,) = load_target(target, [0.05], Traffic(duration_s=1.0, deadlines=50.0))
+            (result,) = load_target(target, [0.3], Traffic(duration_s=1.0, deadlines=50.0))
             assert result.statuses == {"200": result.requests}
             assert result.effective_accuracy == pytest.approx(accuracy)
+    lines = map(json.loads, log.read_text().splitlines())
+    answered = {(line["family"], line["version"]) for line in lines}
+    assert answered == {("od/d n@me", 1), ("od/d n@me", 2), ("wide", 1)}
 
 
 def test_a_rate_of_ones_own() -> None:

@@ -31,7 +31,7 @@ def refuse(watched: Observer, count: int) -> None:
     """So many requests are refused now."""
     for _ in range(count):
         watched.refused(
-            "double", time.monotonic(), None, Refusal(503, "no server", code="no-server"), {}
+            family(), time.monotonic(), None, Refusal(503, "no server", code="no-server"), {}
         )
 
 

@@ -253,12 +253,12 @@ class Application(Site):
                 await self._served(rows, presence)
                 reply, written_s = await answered(family, request, rows, sizes)
         except Refusal as refusal:
-            self.observer.refused(family.name, arrival_s, needs, refusal, headers)
+            self.observer.refused(family, arrival_s, needs, refusal, headers)
             raise
         last = max((row.done.result() for row in rows), key=lambda served: served.end_s)
         self.dispatcher.replied(written_s - last.end_s)
         self.observer.overhead(written_s - last.start_s - last.compute_s)
-        self.observer.answered(family.name, rows, written_s, headers)
+        self.observer.answered(family, rows, written_s, headers)
         return reply
 
     async def _served(self, rows: list[Row], presence: Presence) -> None:
@@ -376,7 +376,12 @@ def status(dispatcher: Dispatcher, observer: Observer) -> dict[str, Any]:
             for family in dispatcher.fleet.served
         },
         "families": {
-            family.label: {"name": family.name, "version": family.version, "sizes": family.bucket}
+            family.label: {
+                "name": family.name,
+                "version": family.version,
+                "sizes": family.bucket,
+                "shapes": {spec.name: family.row_shape(spec) for spec in family.inputs},
+            }
             for family in dispatcher.fleet.served
         },
         "latency_s": _latencies(dispatcher),

@@ -213,12 +213,13 @@ def target_at(
 ) -> Target:
     """A server of `requests serve` that runs already, with what it has measured.
 
-    `family`: that requests ask for; ``None``: the first.
+    `family`: that requests ask for, as its ``/status.json`` calls it (``model@width=64`` for one of
+    several sizes); ``None``: the first.
 
     Raises
     ------
     InputError
-        That is no address of a server, or the family has several shapes.
+        That is no address of a server.
     UnknownNameError
         There is no such family.
     RunError
@@ -239,13 +240,11 @@ def target_at(
     called = status["families"][name]
     path = model_path(called["name"], called["version"])
     found = read_json(url, path.removeprefix("/"), certificates)
-    inputs = tuple(TensorSpec(x["name"], x["datatype"], tuple(x["shape"])) for x in found["inputs"])
-    if called["sizes"]:
-        raise InputError(
-            "its requests have any of several shapes",
-            where=f"family {name}",
-            hint="send load to a family whose dimensions are fixed",
-        )
+    # One row of the family's sizes, where the model leaves dimensions open.
+    inputs = tuple(
+        TensorSpec(x["name"], x["datatype"], (x["shape"][0], *called["shapes"][x["name"]][1:]))
+        for x in found["inputs"]
+    )
     variants = tuple(Variant(v, a, b"") for v, a in status["models"][name].items())
     whole = any(spec.shape[:1] != (-1,) for spec in inputs)
     layout, version = FamilyLayout(whole=whole), called["version"]

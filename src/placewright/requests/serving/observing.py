@@ -38,6 +38,7 @@ from placewright.web.refusals import Refusal
 
 if TYPE_CHECKING:
     from placewright.requests.serving.dispatcher import Dispatcher
+    from placewright.requests.serving.families import Family
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 DECISIONS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
@@ -122,9 +123,10 @@ class Observer:
         return data
 
     def answered(
-        self, model: str, rows: list[Row], written_s: float, headers: Mapping[str, str]
+        self, family: Family, rows: list[Row], written_s: float, headers: Mapping[str, str]
     ) -> None:
         """A request was answered; its answer was written at `written_s`, on the monotonic clock."""
+        model = family.name
         served = [row.done.result() for row in rows]
         first, last = rows[0], max(served, key=lambda s: s.end_s)
         in_time = written_s <= first.deadline_s
@@ -148,25 +150,26 @@ class Observer:
             "predicted_s": last.predicted_s,
             "status": 200,
         }
-        self._note(model, first.arrival_s, first.needs, fields)
+        self._note(family, first.arrival_s, first.needs, fields)
         self._span(model, first.arrival_s, written_s, fields, headers)
 
     def refused(
         self,
-        model: str,
+        family: Family,
         arrival_s: float,
         needs: Needs | None,
         refusal: Refusal,
         headers: Mapping[str, str],
     ) -> None:
         """A request was refused."""
+        model = family.name
         self._count(model, refusal.code, False)
         if refusal.code in OVERLOAD:
             self._overload[refusal.code] += 1
         fields = {"server": None, "status": refusal.status, "reason": refusal.reason}
         if refusal.code != "malformed":
             self._remember(time.monotonic(), False, 0.0)
-        self._note(model, arrival_s, needs, fields)
+        self._note(family, arrival_s, needs, fields)
         self._span(model, arrival_s, time.monotonic(), fields, headers)
 
     def overhead(self, seconds: float) -> None:
@@ -227,7 +230,7 @@ class Observer:
         self._requests.labels(model, outcome).inc()
 
     def _note(
-        self, model: str, arrival_s: float, needs: Needs | None, fields: dict[str, Any]
+        self, family: Family, arrival_s: float, needs: Needs | None, fields: dict[str, Any]
     ) -> None:
         number, self._number = self._number, self._number + 1
         if self._log is None:
@@ -235,7 +238,8 @@ class Observer:
         head: dict[str, Any] = {
             "started_s": self._started_s,
             "request": number,
-            "family": model,
+            "family": family.name,
+            "version": family.version,
             "arrival_s": arrival_s - self.start_s,
         }
         if needs is not None:
