@@ -60,6 +60,22 @@ def test_the_better_one_is_named_in_either_direction() -> None:
         assert "do not compare" in verdict(slow, side_of(solve(EIGHT)))
 
 
+def test_values_of_two_objectives_do_not_compare(tmp_path: Path) -> None:
+    """Neither in the sentence nor in the table; numbers have the unit that each side has."""
+    bare = chain().replace(dimensionless=True)
+    first, second = solve(bare, "heft"), solve(bare, "heft", objective=lambda judged: 3e4)
+    page = first.report_beside(second, tmp_path / "page.html").read_text()
+    assert "of one is latency, that of the other own objective: their values do not" in page
+    assert ">30000<" in page
+    assert f">{first.value:g}<" in page
+    assert "better one" not in page
+    assert f"timeline over {first.value:g}<" in page
+    drawn = first.gantt(tmp_path / "bare.svg").read_text(), second.gantt(tmp_path / "own.svg")
+    assert drawn[0].count(" s<") == drawn[1].read_text().count(" s<") == 0
+    timed = solve(chain(), "heft", objective=lambda judged: 3e4).gantt(tmp_path / "timed.svg")
+    assert " s<" in timed.read_text()
+
+
 def test_a_wing_without_an_edit() -> None:
     """What its plans consist of is what stands in their files."""
     with registered(WING):

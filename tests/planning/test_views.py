@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from placewright.cluster.cluster import Cluster
+from placewright.errors import InfeasibleError
 from placewright.graph.graph import Graph, Operator, Tensor
 from placewright.measurement import Baseline, MachineLoad
 from placewright.operators.views import run_table
@@ -24,6 +27,7 @@ from placewright.planning.candidates import (
     candidate_cells,
 )
 from placewright.planning.result import Result
+from placewright.planning.solving import solve
 from placewright.planning.views import (
     COLUMNS,
     column_peaks,
@@ -35,6 +39,8 @@ from placewright.planning.views import (
     saved_sections,
     views_of,
 )
+from placewright.planning.wing import Wing
+from placewright.planning.wings import families, judge
 from placewright.report.text import percent, plain_table, shorten
 from tests.report.examples import beside, chain, measured, result_of
 
@@ -91,6 +97,31 @@ def test_facts_of_a_file_are_those_of_the_result() -> None:
     assert saved["planner"] == result.planner
     assert saved == {name: value for name, value, _ in result_facts(result)}
     assert [value for _, value, _ in saved_facts({"value": 1.0})] == ["1 s", "-", "-", "-", "-"]
+
+
+def strange(judgement: Any) -> float:
+    """A number that no judgement has, nor any time derived from one."""
+    return 731.25 + 0 * float(judgement.value)
+
+
+@pytest.mark.parametrize(("name", "wing"), [*families()])
+def test_values_of_an_objective_of_ones_own_have_no_unit_on_any_page(
+    name: str, wing: Wing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor are they called seconds, tokens or accuracy; the judgement stays the judge's."""
+    monkeypatch.setattr("placewright.requests.views._curves", lambda *_: ())  # which take long
+    assert wing.conformance is not None, name
+    for problem in wing.conformance().tiny_instances().values():
+        with suppress(InfeasibleError):
+            result = solve(problem, objective=strange, time_limit_s=0.2)
+            break
+    assert result.judgement.value == judge(problem, result.plan).value != result.value
+    saved = views_of(problem).saved_page("plan", result.as_json(), result.save(tmp_path / "p.json"))
+    page = result.report(tmp_path / "page.html").read_text()
+    for written in (page, result._repr_html_(), saved):
+        assert set(re.findall(r"731\.25[^<]{0,2}", written)) <= {"731.25", "731.2500"}
+        assert "12 min" not in written
+    assert "Predicted strange: <b>731.25</b>" in page
 
 
 def test_sections_of_a_plan_file() -> None:

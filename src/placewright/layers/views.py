@@ -21,13 +21,13 @@ from placewright.numerics.arrays import FloatArray
 from placewright.planning.result import Result
 from placewright.planning.views import (
     Data,
-    bound_sentence,
     memory_section,
     preformatted,
     result_facts,
     result_page,
     saved_plan_page,
     text_page,
+    value_sentence,
 )
 from placewright.planning.wing import PartExplanation
 from placewright.report.gantt import timeline
@@ -162,8 +162,7 @@ def parts(data: Data) -> dict[str, str]:
 
 def _body(result: Result, measurement: Measurement | None) -> Iterator[str]:
     p, plan = result.problem, result.plan
-    value = f"<b>{text(seconds(result.value))}</b>"
-    verdict = f"Predicted {text(result.objective)}: {value}. {bound_sentence(result)}"
+    verdict = value_sentence(result)
     if measurement is not None:
         verdict += f" Measured: <b>{text(seconds(measurement.measured_s))}</b>."
     yield heading(p.name, "layers plan", verdict)

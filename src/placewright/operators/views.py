@@ -45,6 +45,7 @@ from placewright.planning.views import (
     saved_plan_page,
     summary_text,
     text_page,
+    value_sentence,
 )
 from placewright.report.explorer import Amount, Category, ExploredGraph, LayoutGraph, explorer
 from placewright.report.gantt import timeline
@@ -59,7 +60,7 @@ from placewright.report.page import (
     tag,
     text,
 )
-from placewright.report.text import bare_numbers, percent, seconds, size
+from placewright.report.text import amount, bare_numbers, percent, seconds, size
 from placewright.report.trace import Trace
 
 TIMELINE = "Which device runs what when. Coloured tracks are devices, grey ones the links between."
@@ -123,7 +124,7 @@ def _page(
     placed = placement_summary(result.judgement, result.plan)
     trace = _predicted(result, placed)
     headline = (
-        f"predicted {seconds(result.value)}"
+        f"predicted {amount(result.value, result.unit)}"
         if measurement is None
         else f"measured {seconds(measurement.measured_s)}"
     )
@@ -184,6 +185,8 @@ def _verdict(result: Result, measurement: Measurement | None) -> str:
     stream = p.objective is Objective.THROUGHPUT and not p.micro_batch.any()
     per = "per sample" if stream else "per step"
     if measurement is None:
+        if result.own_objective:
+            return value_sentence(result)
         first = f"Predicted: <b>{text(seconds(result.value))}</b> {per}"
         return f"{first}{_versus_single(result)}. {bound}"
     first = f"Measured: <b>{text(seconds(measurement.measured_s))}</b> {per}"
@@ -204,6 +207,8 @@ def _verdict(result: Result, measurement: Measurement | None) -> str:
 
 def _versus_single(result: Result) -> str:
     """The plan against the best single device where that was not measured (markup)."""
+    if result.own_objective:  # which need not be a time
+        return ""
     best = best_single_candidate(result)
     if best is None and _none_alone(result):
         return ". No single device can take it alone"
@@ -237,7 +242,8 @@ def _facts(result: Result, measurement: Measurement | None) -> Iterator[Fact]:
     expected_s = math.nan if measurement is None else measurement.predicted_s
     if math.isfinite(expected_s) and expected_s != result.value:
         # Of a stream: bound and gap are those of its load, which is less than its period.
-        others = [("busiest device or link", seconds(result.value), ""), *others]
+        what = result.objective if result.own_objective else "busiest device or link"
+        others = [(what, amount(result.value, result.unit), ""), *others]
         value = "predicted", seconds(expected_s), "lead"
     yield value
     if measurement is not None:

@@ -49,9 +49,10 @@ class Result(Generic[PlanT, JudgementT]):
     Attributes
     ----------
     problem, plan, judgement
-        Of the wing of the problem; `plan` is the best found.
+        Of the wing of the problem; `plan` is the best found. The judgement's value is the judge's,
+        also where the caller gave an objective.
     value
-        Of the plan, by the judge (seconds for latency and throughput).
+        Of the plan, by the judge (seconds for latency and throughput) or the caller's objective.
     bound
         No plan is better: none has a smaller value, or a larger one where the wing maximises.
     candidates
@@ -204,7 +205,7 @@ class Result(Generic[PlanT, JudgementT]):
         from placewright.report.page import svg_file
         from placewright.report.text import bare_numbers
 
-        with bare_numbers(not self.unit):
+        with bare_numbers(getattr(self.problem, "dimensionless", False)):
             drawn = gantt(self._predicted(), title=f"{self.problem.name}, by {self.planner}")
         return write_file(path, svg_file(drawn))
 

@@ -14,11 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import InputError
 from placewright.io.boundary import validate
-from placewright.planning.views import Data, saved_direction, wing_views
+from placewright.planning.views import Data, saved_direction, saved_unit, wing_views
 from placewright.planning.wings import families, wing_of
 from placewright.report.gantt import timeline
 from placewright.report.page import heading, html_page, scroll, section, tag, text
-from placewright.report.text import amount, elapsed, percent, relative_change, seconds
+from placewright.report.text import (
+    amount,
+    bare_numbers,
+    elapsed,
+    percent,
+    relative_change,
+    seconds,
+)
 from placewright.report.trace import Trace
 
 if TYPE_CHECKING:
@@ -64,6 +71,17 @@ class Side:
         """No plan of its problem is better; infinite where that is not known."""
         direction = saved_direction(self.data)
         return _number(self.data.get(direction.bound_name.replace(" ", "_")))
+
+    @property
+    def objective(self) -> str:
+        """What its value means; empty where the document does not say."""
+        return str(self.data.get("objective") or "")
+
+    @property
+    def dimensionless(self) -> bool:
+        """Whether the times of its problem have no unit."""
+        plan = self.data.get("plan")
+        return isinstance(plan, Mapping) and bool(plan.get("dimensionless"))
 
     @property
     def measured_s(self) -> float:
@@ -122,6 +140,11 @@ def verdict(first: Side, second: Side) -> str:
             f"One plans {text(first.wing.title)}, the other {text(second.wing.title)}: their "
             "values do not compare."
         )
+    if not _comparable(first, second):
+        return (
+            f"The objective of one is {text(first.objective)}, that of the other "
+            f"{text(second.objective)}: their values do not compare."
+        )
     said = "" if _one_problem(first, second) else " They are plans of two problems."
     if not (math.isfinite(first.value) and math.isfinite(second.value)):
         return f"What one of them is worth is not known.{said}"
@@ -144,6 +167,12 @@ def side_by_side(first: Side, second: Side) -> Iterator[str]:
     yield from _timelines(first, second)
 
 
+def _comparable(first: Side, second: Side) -> bool:
+    """Whether both values mean the same, as far as the documents say."""
+    named = {side.objective for side in (first, second)} - {""}
+    return first.wing.name == second.wing.name and len(named) < 2
+
+
 def _one_problem(first: Side, second: Side) -> bool:
     hashes = {side.data.get("problem_hash") for side in (first, second)}
     return len(hashes) == 1 and hashes != {None}
@@ -161,10 +190,10 @@ def _values(first: Side, second: Side) -> str:
     def told(name: str, show: Callable[[Side], str]) -> tuple[str, str, str, str]:
         return name, show(first), show(second), ""
 
-    def worth(name: str, of: Callable[[Side], float], unit: Callable[[Side], str]) -> Any:
+    def worth(name: str, of: Callable[[Side], float], unit: str = "") -> Any:
         one, other = of(first), of(second)
-        cells = (amount(one, unit(first)), amount(other, unit(second)))
-        comparable = first.wing.name == second.wing.name and one and math.isfinite(one)
+        cells = (amount(of(side), unit or saved_unit(side.data)) for side in (first, second))
+        comparable = _comparable(first, second) and one and math.isfinite(one)
         return name, *cells, relative_change(other, one) if comparable else ""
 
     def field(key: str) -> Callable[[Side], str]:
@@ -174,11 +203,11 @@ def _values(first: Side, second: Side) -> str:
         told("problem", field("problem")),
         told("objective", field("objective")),
         told("planner", field("planner")),
-        worth("predicted", lambda side: side.value, lambda side: side.wing.unit),
-        worth("no plan is better than", lambda side: side.bound, lambda side: side.wing.unit),
+        worth("predicted", lambda side: side.value),
+        worth("no plan is better than", lambda side: side.bound),
         told("gap", lambda side: percent(_number(side.data.get("gap")))),
         told("status", lambda side: field("status")(side).lower()),
-        worth("measured", lambda side: side.measured_s, lambda side: "s"),
+        worth("measured", lambda side: side.measured_s, "s"),
         told("planned in", lambda side: elapsed(_number(side.data.get("runtime_s")))),
     ]
     shown = [row for row in rows if {row[1], row[2]} != {"-"}]
@@ -223,7 +252,7 @@ def _kinds(rows: Sequence[tuple[str, str, str]]) -> str:
 def _timelines(first: Side, second: Side) -> Iterator[str]:
     """All of both to one scale, those that were measured below."""
     every = [
-        (title.startswith(MEASURED), side.name, trace)
+        (title.startswith(MEASURED), side, trace)
         for side in (first, second)
         for title, trace in side.timelines
     ]
@@ -232,12 +261,14 @@ def _timelines(first: Side, second: Side) -> Iterator[str]:
     every.sort(key=lambda entry: entry[0])
     until = max(trace.duration_s for *_, trace in every)
     parts = []
-    for measured, name, trace in every:
-        words = f"{name}, {'measured' if measured else 'predicted'}"
-        # No value of the plan: a timeline may have one sample of a stream, or transfers in turns.
-        length = text(f" timeline over {seconds(trace.duration_s)}")
-        parts.append(tag("h3", tag("b", text(words)), length))
-        parts.append(timeline(trace, title=words, until_s=until))
+    for measured, side, trace in every:
+        words = f"{side.name}, {'measured' if measured else 'predicted'}"
+        with bare_numbers(side.dimensionless):
+            # No value of the plan: a timeline may have one sample of a stream, or transfers in
+            # turns.
+            length = text(f" timeline over {seconds(trace.duration_s)}")
+            parts.append(tag("h3", tag("b", text(words)), length))
+            parts.append(timeline(trace, title=words, until_s=until))
     yield section("Timelines", "To one scale; they zoom and move together.", *parts)
 
 

@@ -194,10 +194,11 @@ def _run(
     if portfolio.best is None:
         raise portfolio.no_plan(interrupted)
     report(progress, "done", portfolio, start)
+    found = portfolio.best_judgement
     return Result(
         problem=problem,
         plan=portfolio.best.plan,
-        judgement=portfolio.best_judgement,
+        judgement=found if objective is None else found.judgement,
         planner=portfolio.best_planner,
         objective=portfolio.planning.objective(problem) if objective is None else _named(objective),
         value=portfolio.value,

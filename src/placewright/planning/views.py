@@ -79,17 +79,14 @@ def baselines_of(problem: Any) -> Sequence[str]:
 
 def wing_views(wing: Wing) -> Views:
     """The wing's own views, or generic ones."""
-    return GenericViews(wing.unit) if wing.views is None else wing.views()
+    return GenericViews() if wing.views is None else wing.views()
 
 
-@dataclass(frozen=True, slots=True)
 class GenericViews:
     """Views of a wing that has none of its own: value, bound, timeline, candidates, provenance.
 
     A wing that only adds to them inherits this, and overrides `sections`.
     """
-
-    unit: str
 
     def summary(self, result: Result, measurement: Measurement | None = None) -> str:
         """Nothing beside the candidates."""
@@ -103,7 +100,7 @@ class GenericViews:
         run: Any = None,
     ) -> str:
         """The page of a result."""
-        return result_page(result, self.sections(result), unit=self.unit)
+        return result_page(result, self.sections(result))
 
     def fragment(self, result: Result) -> str:
         """Value, bound and timeline."""
@@ -111,16 +108,12 @@ class GenericViews:
 
     def saved_page(self, kind: str, data: Data, path: Path) -> str:
         """The page of a problem or a plan: its facts, and the rest as it is written."""
-        return plain_saved_page(kind, data, path, unit=self.unit)
+        return plain_saved_page(kind, data, path)
 
     def sections(self, result: Result) -> Iterator[str]:
         """Verdict and facts of a result, and its timeline if it has one."""
-        value = f"<b>{text(amount(result.value, self.unit))}</b>"
-        verdict = (
-            f"Predicted {text(result.objective)}: {value}. {bound_sentence(result, self.unit)}"
-        )
-        yield heading(result.problem.name, f"{result.objective} plan", verdict)
-        yield facts(result_facts(result, self.unit))
+        yield heading(result.problem.name, f"{result.objective} plan", value_sentence(result))
+        yield facts(result_facts(result))
         trace = result.judgement.trace()
         if trace is not None:
             yield section("Timeline", "", timeline(trace, title="predicted timeline"))
@@ -131,7 +124,6 @@ def result_page(
     result: Result,
     body: Iterable[str],
     *,
-    unit: str = "s",
     headline: str = "",
     more: dict[str, str] | None = None,
 ) -> str:
@@ -141,10 +133,10 @@ def result_page(
     `more`: what the wing adds to the provenance.
     """
     return html_page(
-        f"{result.problem.name}: {headline or amount(result.value, unit)}",
+        f"{result.problem.name}: {headline or amount(result.value, result.unit)}",
         *body,
-        *(made(result, unit) for made in SECTIONS),
-        provenance_section(provenance(result, unit) | (more or {})),
+        *(made(result) for made in SECTIONS),
+        provenance_section(provenance(result) | (more or {})),
     )
 
 
@@ -154,7 +146,6 @@ def plain_saved_page(
     path: Path,
     *,
     title: str = "Plan",
-    unit: str = "s",
     most: int | None = None,
 ) -> str:
     """The page of a problem or a plan file, as it is written.
@@ -165,13 +156,13 @@ def plain_saved_page(
     if "plan" not in data:
         return text_page(path.stem, kind, path, json.dumps(data, indent=2)[:most])
     body = json.dumps(data["plan"], indent=2)
-    return saved_plan_page(data, path, kind, [preformatted(title, "", body)], unit)
+    return saved_plan_page(data, path, kind, [preformatted(title, "", body)])
 
 
-def result_facts(result: Result, unit: str = "s") -> Iterator[Fact]:
+def result_facts(result: Result) -> Iterator[Fact]:
     """Value, bound, gap, status, planner and planning time."""
-    yield "predicted", amount(result.value, unit), "lead"
-    yield result.direction.bound_name, _known_bound(result, unit), ""
+    yield "predicted", amount(result.value, result.unit), "lead"
+    yield result.direction.bound_name, _known_bound(result), ""
     yield "gap", percent(result.gap), ""
     yield "status", str(result.status), "good" if result.status == "OPTIMAL" else ""
     yield "planner", result.planner, ""
@@ -183,7 +174,13 @@ def result_facts(result: Result, unit: str = "s") -> Iterator[Fact]:
 COMPILING = "of it compiling"
 
 
-def bound_sentence(result: Result, unit: str = "s") -> str:
+def value_sentence(result: Result) -> str:
+    """What the plan is worth by its objective, and what is proved (markup)."""
+    value = f"<b>{text(amount(result.value, result.unit))}</b>"
+    return f"Predicted {text(result.objective)}: {value}. {bound_sentence(result)}"
+
+
+def bound_sentence(result: Result) -> str:
     """What is proved about the plan under the costs it was made with (markup).
 
     It is about the prediction, and must stand behind it, not behind what was measured.
@@ -192,13 +189,13 @@ def bound_sentence(result: Result, unit: str = "s") -> str:
         return f"No {result.direction.bound_name} is known."
     if result.status is Status.OPTIMAL or result.gap <= 1e-9:
         return "Under the costs it was planned with, it is proved to be the best possible plan."
-    better = "faster" if unit == "s" else "better"
-    limit = text(amount(result.bound, unit))
+    better = "faster" if result.unit == "s" else "better"
+    limit = text(amount(result.bound, result.unit))
     return f"Under these costs no plan can be {better} than {limit}."
 
 
-def _known_bound(result: Result, unit: str) -> str:
-    return amount(result.bound, unit) if _has_bound(result) else "-"
+def _known_bound(result: Result) -> str:
+    return amount(result.bound, result.unit) if _has_bound(result) else "-"
 
 
 def _has_bound(result: Result) -> bool:
@@ -214,7 +211,7 @@ def memory_section(trace: Trace) -> str:
     return section("Memory", subtitle, tag("div", memory_charts(trace), class_="charts"))
 
 
-def candidates_section(result: Result, unit: str = "s") -> str:
+def candidates_section(result: Result) -> str:
     """All plans that were tried, empty where it was one."""
     if len(result.candidates) < 2:
         return ""
@@ -223,7 +220,7 @@ def candidates_section(result: Result, unit: str = "s") -> str:
         result.planner,
         result.value,
         result.bound,
-        unit,
+        result.unit,
         result.direction,
         tuple(baselines_of(result.problem)),
     )
@@ -232,13 +229,13 @@ def candidates_section(result: Result, unit: str = "s") -> str:
     return section("Candidates", subtitle + why, table.html())
 
 
-SECTIONS: tuple[Callable[[Result, str], str], ...] = (candidates_section,)
-"""Of a result and its unit: what every wing's page shows between the wing's own and provenance."""
+SECTIONS: tuple[Callable[[Result], str], ...] = (candidates_section,)
+"""Of a result: what every wing's page shows between the wing's own and provenance."""
 
 
-def provenance(result: Result, unit: str = "s") -> dict[str, str]:
+def provenance(result: Result) -> dict[str, str]:
     """What is needed to get the same result again, and the bounds."""
-    origin = result.provenance
+    origin, unit = result.provenance, result.unit
     return {
         "problem": result.problem.name,
         "problem hash": origin.problem_hash,
@@ -272,25 +269,24 @@ def saved_name(data: Data, path: Path) -> str:
     return str(data.get("problem") or path.stem)
 
 
-def saved_plan_page(
-    data: Data, path: Path, kind: str, sections: Iterable[str], unit: str = "s"
-) -> str:
+def saved_plan_page(data: Data, path: Path, kind: str, sections: Iterable[str]) -> str:
     """The page of a plan file: facts, the wing's sections, candidates, provenance."""
     name = saved_name(data, path)
     entries = {k: str(v) for k, v in data.items() if not isinstance(v, dict | list)}
     return html_page(
-        f"{name}: {amount(_number(data.get('value')), unit)}",
+        f"{name}: {amount(_number(data.get('value')), saved_unit(data))}",
         heading(name, f"{kind}, from {path.name}"),
-        facts(saved_facts(data, unit)),
+        facts(saved_facts(data)),
         *sections,
-        saved_candidates_section(data, unit),
+        saved_candidates_section(data),
         section("Provenance", "", definitions(entries)),
     )
 
 
-def saved_facts(data: Data, unit: str = "s") -> Iterator[Fact]:
+def saved_facts(data: Data) -> Iterator[Fact]:
     """`result_facts` of a plan file, as far as it has them."""
     direction, status = saved_direction(data), str(data.get("status", "-"))
+    unit = saved_unit(data)
     yield "predicted", amount(_number(data.get("value")), unit), "lead"
     yield direction.bound_name, amount(_saved_bound(data, direction), unit), ""
     yield "gap", percent(_number(data.get("gap"))), ""
@@ -316,7 +312,7 @@ def saved_candidates(data: Data) -> tuple[Candidate, ...]:
     )
 
 
-def saved_candidates_section(data: Data, unit: str = "s") -> str:
+def saved_candidates_section(data: Data) -> str:
     """`candidates_section` of a plan file."""
     tried = saved_candidates(data)
     if len(tried) < 2:
@@ -325,6 +321,7 @@ def saved_candidates_section(data: Data, unit: str = "s") -> str:
     bound = _saved_bound(data, direction)
     planner = str(data.get("planner", ""))
     baselines = tuple(str(c["planner"]) for c in data["candidates"] if c.get("baseline"))
+    unit = saved_unit(data)
     table = CandidateTable(tried, planner, value, bound, unit, direction, baselines)
     note = str(data.get("note") or "")
     why = f" {note[:1].upper()}{note[1:]}." if note else ""
@@ -335,10 +332,9 @@ def saved_candidates_section(data: Data, unit: str = "s") -> str:
 
 def saved_sections(data: Data) -> Iterator[str]:
     """Facts and candidates of a plan file, without facts where it has no value."""
-    unit = str(data.get("unit", "s"))
     if isinstance(data.get("value"), int | float):
-        yield section("Result", data.get("note") or "", facts(saved_facts(data, unit)))
-    yield saved_candidates_section(data, unit)
+        yield section("Result", data.get("note") or "", facts(saved_facts(data)))
+    yield saved_candidates_section(data)
 
 
 def _outcome(entry: Data) -> Outcome:
@@ -353,6 +349,11 @@ def _outcome(entry: Data) -> Outcome:
 def saved_direction(data: Data) -> Direction:
     """Whether the values of a plan file are minimised or maximised."""
     return Direction(data.get("direction", Direction.MINIMISE))
+
+
+def saved_unit(data: Data) -> str:
+    """The unit of the values of a plan file; those of version 0.1 without one are in seconds."""
+    return str(data.get("unit", "s"))
 
 
 def _saved_bound(data: Data, direction: Direction) -> float:

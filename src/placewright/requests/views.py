@@ -13,7 +13,13 @@ import numpy as np
 from placewright.errors import MissingDependencyError, UnknownNameError
 from placewright.measurement import Measurement
 from placewright.planning.result import Result
-from placewright.planning.views import bound_sentence, plain_saved_page, result_facts, result_page
+from placewright.planning.views import (
+    bound_sentence,
+    plain_saved_page,
+    result_facts,
+    result_page,
+    value_sentence,
+)
 from placewright.report.gantt import timeline
 from placewright.report.page import (
     Line,
@@ -58,7 +64,7 @@ def page(
 ) -> str:
     """The self-contained page of a result."""
     parts = [*_body(result), *_curves(result.problem, result.plan)]
-    return result_page(result, parts, unit="", headline=f"effective accuracy {result.value:.4f}")
+    return result_page(result, parts, headline=f"{result.objective} {result.value:.4f}")
 
 
 def fragment(result: Result) -> str:
@@ -68,7 +74,7 @@ def fragment(result: Result) -> str:
 
 def saved_page(kind: str, data: dict[str, Any], path: Path) -> str:
     """The page of a problem or a plan file."""
-    return plain_saved_page(kind, data, path, title="Policy", unit="", most=20_000)
+    return plain_saved_page(kind, data, path, title="Policy", most=20_000)
 
 
 def _body(result: Result) -> Iterator[str]:
@@ -76,10 +82,10 @@ def _body(result: Result) -> Iterator[str]:
     verdict = (
         f"The policy {text(result.planner)} answers <b>{judged.success_rate:.2%}</b> of the "
         f"requests in time and reaches an effective accuracy of <b>{judged.value:.4f}</b>. "
-        f"{bound_sentence(result, '')}"
+        f"{value_sentence(result) if result.own_objective else bound_sentence(result)}"
     )
     yield heading(result.problem.name, "requests on servers and variants", verdict)
-    yield facts([*result_facts(result, ""), *_facts(judged)])
+    yield facts([*result_facts(result), *_facts(judged)])
     trace = _first_seconds(judged.trace())
     subtitle = f"The first {SHOWN_S:g} s; each bar is a batch of one variant."
     yield section("Servers", subtitle, timeline(trace, title="simulated batches"))

@@ -26,6 +26,7 @@ from placewright.planning.views import (
     result_page,
     saved_plan_page,
     text_page,
+    value_sentence,
 )
 from placewright.planning.wing import PartExplanation
 from placewright.report.gantt import timeline
@@ -287,6 +288,8 @@ def _body(result: Result) -> Iterator[str]:
 
 
 def _verdict(result: Result, still: SampleJudgement) -> str:
+    if result.own_objective:
+        return value_sentence(result)
     first = f"<b>{text(seconds(result.value))}</b> of training"
     if still.feasible and result.value > 0:
         times = still.value / result.value
@@ -296,8 +299,7 @@ def _verdict(result: Result, still: SampleJudgement) -> str:
 
 def _facts(result: Result) -> Iterator[Fact]:
     problem, moved = result.problem, int(result.plan.count.sum())
-    *first, _ = result_facts(result)
-    yield from first
+    yield from result_facts(result)
     yield "samples moved", f"{moved} ({percent(moved / int(problem.held.sum()))})", ""
     yield "bytes moved", size(moved * problem.sample_bytes), ""
     yield "if transfers wait", seconds(result.judgement.queued_value()), ""
@@ -326,7 +328,7 @@ def _gain(result: Result) -> str:
     judged, problem = result.judgement, result.problem
     still = judge(problem, nothing())
     count = int(result.plan.count.sum())
-    compared = _compared(still.value, result.value) if still.feasible else "nothing could stay"
+    compared = _compared(still.value, judged.value) if still.feasible else "nothing could stay"
     share = percent(count / int(problem.held.sum()))
     return (
         f"{compared}; {count} samples move ({share}, {size(count * problem.sample_bytes)}); "

@@ -521,4 +521,4 @@ class MapViews(GenericViews):
         return {each["device"]: _layers(each) for each in _whole(data, "plan")["ranges"]}
 
 
-VIEWS = MapViews("s")
+VIEWS = MapViews()

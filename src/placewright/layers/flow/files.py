@@ -282,4 +282,4 @@ class FlowViews(GenericViews):
         return {name: f"{s} .. {e - 1}" for name, (s, e) in data["plan"]["placement"].items()}
 
 
-VIEWS = FlowViews("tokens/s")
+VIEWS = FlowViews()

@@ -225,4 +225,4 @@ class HaldaViews(GenericViews):
         return {"rounds": str(plan["rounds"])} | layers
 
 
-VIEWS = HaldaViews("s")
+VIEWS = HaldaViews()

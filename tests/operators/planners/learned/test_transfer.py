@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewright import Context, InputError, OperatorProblem, judge, planners
-from placewright.operators.conformance import random_problem
+from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.planners.learned.planner import Schema, save_parameters
 from placewright.operators.planners.learned.transfer import (
     FEATURES,
@@ -49,6 +49,15 @@ def test_no_worse_than_heft_and_single_devices(seed: int) -> None:
     others = [judge(problem, p(problem, Context())).value for p in (HEFT, *single)]
     assert judge(problem, plan).value <= min(others)
     assert plan.placement.tolist() == again.placement.tolist()
+
+
+def test_a_device_from_which_nothing_can_follow_is_not_taken() -> None:
+    """The reader runs elsewhere, and there is no link to it; numpy has nothing to warn of."""
+    apart = np.where(np.eye(2) > 0, 0.0, np.inf)
+    problem = tiny([[1.0, 2.0], [np.inf, 1.0]], [(0, 1.0, [1])]).replace(
+        latency_s=apart, seconds_per_byte=apart, channel=np.full((2, 2), -1)
+    )
+    assert QUICK(problem, Context()).placement.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -225,7 +225,9 @@ class PolicyDecoder:
         per_byte = setup.mean_seconds_per_byte * setting.ranked
         rank = mean_upward_rank(setup.costs, setup.mean_compute_s, latency_s, per_byte)
         sequence = priority_sequence(setup.costs, -rank * np.exp(0.5 * priority + noise))
-        later_s = setting.ahead * np.exp(ahead)[:, None] * self.ahead_s
+        later_s = np.full_like(self.ahead_s, np.inf)  # a dead end stays one, whatever its weight
+        known = np.isfinite(self.ahead_s)
+        np.multiply(setting.ahead * np.exp(ahead)[:, None], self.ahead_s, out=later_s, where=known)
         channels = (len(self.problem.channel_names) or None) if self.contended else None
         place, start_s, end_s = list_schedule(
             costs, self.rules, sequence, later_s + 0.5 * own[:, None] * self.own_s, channels
