@@ -43,10 +43,12 @@ def test_training_is_resumed_and_used(tmp_path: Path) -> None:
 def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
     """A planner without parameters, a file of another problem, no file to resume."""
     file = tmp_path / "post.safetensors"
-    with pytest.raises(UnsupportedError, match="no parameters"):
-        train(layered(), "heft", file)
+    for name in ("heft", "transfer", "local-search", "random-search"):
+        with pytest.raises(UnsupportedError, match="it has no parameters") as refused:
+            train(layered(), name, file, evaluations=20)
+        assert refused.value.hint == "choose one of post, hp3c, hsdag, doppler, rnn, placeto"
     with pytest.raises(UnsupportedError, match="nothing was learned"):
-        train(layered(), "random-search", file, evaluations=20)
+        train(layered(), "post", file, evaluations=1)
     with pytest.raises(InputError, match="cannot be read"):
         train(layered(), "post", file, resume=True)
     train(layered(), "post", file, evaluations=100)

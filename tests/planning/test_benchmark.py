@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from placewright import write
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
 from placewright.operators.conformance import tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.planning.benchmark import bench
 from placewright.planning.parameters import Auto
+from tests.cli.run_cli import run_cli
 
 TWO = tiny([[2.0, 5.0], [4.0, 3.0]], [(0, 1.0, [1])], name="two")
 
@@ -49,6 +52,22 @@ def test_a_wrong_choice_ends_everything() -> None:
     for wrong in ([3], ["x.json"], {"a": None}):
         with pytest.raises(UnsupportedError, match="no wing takes"):
             bench(wrong)
+
+
+def test_files_of_one_name_are_two_problems(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two folders, or of a folder and beside it: named by their paths, others by their names."""
+    files = ["a/one.json", "a/same.json", "b/same.json", "same.json"]
+    for seconds, file in enumerate(files, 1):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        write(tiny([[float(seconds)]]), tmp_path / file)
+    sources = [tmp_path / name for name in ("a", "b", "same.json")]
+    found = run_cli(capsys, "bench", *sources, "--planners", "heft", "-f", "json").data["rows"]
+    names = ["one.json", *(str(tmp_path / file) for file in files[1:])]
+    assert [(row["problem"], row["value"]) for row in found] == [
+        *zip(names, range(1, 5), strict=True)
+    ]
 
 
 def test_every_planner_has_statistics_of_its_own() -> None:

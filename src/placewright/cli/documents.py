@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -198,10 +199,18 @@ def bench(
     from placewright.planning.benchmark import bench as run
     from placewright.planning.parameters import planner_names
 
-    problems: dict[str, Any] = {}
-    for source in sources:
-        found = read(source)
-        problems |= found if isinstance(found, dict) else {Path(source).name: found}
+    read_from = {
+        f"{source}/{name}" if name else source: problem
+        for source in sources
+        for found in [read(source)]
+        for name, problem in (found.items() if isinstance(found, dict) else [("", found)])
+    }
+    # Files of two folders may have one name.
+    count = Counter(Path(source).name for source in read_from)
+    problems = {
+        Path(source).name if count[Path(source).name] == 1 else source: problem
+        for source, problem in read_from.items()
+    }
     names = [] if planners is None else planner_names(planners)
     with console.meter("bench", names=("", "", "")) as meter:
         found = run(problems, names, time_limit_s=time_limit, seed=seed, progress=meter)

@@ -146,9 +146,9 @@ def train(
         Executes plans, for planners with ``reward="measured"``.
     """
     label, chosen = choose(planners(problem), planner)
-    able = [n for n, p in planners(problem).items() if hasattr(p, "learn")]
+    able = [n for n, p in planners(problem).items() if _keeps_parameters(p)]
     reason = chosen.unsupported_reason(problem)
-    if not hasattr(chosen, "learn"):
+    if not _keeps_parameters(chosen):
         reason = "it has no parameters that this verb could train"
     if reason is not None:
         hint = f"choose one of {', '.join(able)}"
@@ -201,6 +201,11 @@ def train(
         tuple(run.updates),
         unit_of(problem),
     )
+
+
+def _keeps_parameters(planner: Planner) -> bool:
+    """Whether it learns parameters that a file can hold: baselines that search learn none."""
+    return hasattr(planner, "learn") and "checkpoint" in _parameters(planner)
 
 
 def train_in_turns(
@@ -575,7 +580,7 @@ def _within(
         count = int(limit) if math.isfinite(limit) else 0
     if proposal.interrupted:
         raise KeyboardInterrupt
-    took = time.perf_counter() - began
+    took = time.perf_counter() - began if run is None else run.seconds()
     judgement = judge(problem, proposal.plan)
     value = judgement.value if judgement.feasible else math.inf
     return _Outcome(value, count, took, run)
@@ -583,8 +588,11 @@ def _within(
 
 def _budget(planner: Planner) -> str | None:
     """Its parameter for a number of evaluations."""
-    names: set[str] = {item.name for item in fields(planner)} if is_dataclass(planner) else set()
-    return next((name for name in BUDGETS if name in names), None)
+    return next((name for name in BUDGETS if name in _parameters(planner)), None)
+
+
+def _parameters(planner: Planner) -> set[str]:
+    return {item.name for item in fields(planner)} if is_dataclass(planner) else set()
 
 
 def _limited(planner: Planner, limit: float) -> Planner:

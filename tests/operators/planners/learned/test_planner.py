@@ -122,8 +122,10 @@ def test_importing_torch_is_not_planning(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(planner, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     deadline_s = time.perf_counter() + 60.0
     evaluations = Evaluations(tiny([[1.0, 1.0]] * 3), Context(deadline_s=deadline_s))
+    begun_s = evaluations.begun_s
     with planner.torch_session(RnnPlacer(), evaluations):
         assert evaluations.context.deadline_s == deadline_s + 2.5
+        assert evaluations.begun_s == begun_s + 2.5
     with planner.torch_session(RnnPlacer(), evaluations):
         assert evaluations.context.deadline_s == deadline_s + 2.5
 

@@ -312,7 +312,7 @@ def torch_session(planner: Any, evaluations: Evaluations) -> Iterator[None]:
     """Seed torch, limit it to one thread, make tensors on the planner's `device`; all restored.
 
     Networks here are so small that more threads cost more than they bring. What importing torch
-    takes is added to the deadline: it is no planning.
+    takes is added to the deadline, and to when it began: it is no planning.
 
     Raises `InputError`: PyTorch cannot compute on that device.
     Raises `MissingDependencyError`: torch is not installed.
@@ -327,6 +327,7 @@ def torch_session(planner: Any, evaluations: Evaluations) -> Iterator[None]:
     device = _torch_device(planner.name, planner.device)
     context, took_s = evaluations.context, time.perf_counter() - began
     evaluations.context = replace(context, deadline_s=context.deadline_s + took_s)
+    evaluations.begun_s += took_s
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
