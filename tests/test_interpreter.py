@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -22,7 +23,8 @@ from placewright.interpreter import (
     python_environment,
 )
 from placewright.io.scratch import folder_of_process
-from tests.other_user import needs_root
+from placewright.ownership import open_to_others
+from tests.other_user import UID, needs_root
 
 PACKAGES = {"cloudpickle", "numba", "numpy", "onnx", "pydantic", "ray", "rich", "scipy", "torch"}
 SHADOWED = {name for name in PACKAGES | sys.stdlib_module_names if find_spec(name)} - {"__main__"}
@@ -162,6 +164,37 @@ def test_compiled_code_is_kept_where_no_other_user_can_write(
     assert os.stat(folder_of_process()).st_mode & 0o077 == 0
     monkeypatch.setenv(INDUCTOR_CACHE, "/mine")
     assert inductor_cache() == {}
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("theirs", "for_all", "words"),
+    [
+        ("", "", ""),
+        ("", "a", ""),
+        ("a/b/c", "", f"c belongs to user {UID}"),
+        ("", "a/b/c", "all users may write to .*c$"),
+        ("a/b", "a", f"b belongs to user {UID}"),
+        ("a", "a/b", f"a belongs to user {UID}"),  # below /tmp
+    ],
+)
+def test_a_folder_is_open_to_whoever_may_have_made_its_files(
+    theirs: str, for_all: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or may put a folder of his in its place, in one of all users; its code is not loaded."""
+    folder = tmp_path / "a/b/c"
+    folder.mkdir(parents=True, mode=0o700)
+    if theirs:
+        os.chown(tmp_path / theirs, UID, UID)
+    if for_all:
+        (tmp_path / for_all).chmod(0o1777)
+    found = open_to_others(folder)
+    assert re.search(words, found) if words else found == ""
+    monkeypatch.delenv(INDUCTOR_CACHE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a/b"))
+    (tmp_path / "a/b/c").rename(tmp_path / "a/b/placewright")
+    (kept,) = inductor_cache().values()
+    assert Path(kept).is_relative_to(folder_of_process() if theirs else tmp_path)
 
 
 LOADS = """

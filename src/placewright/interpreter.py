@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from placewright.ownership import open_to_others
+
 SAFE_PATH = "PYTHONSAFEPATH"
 """Does what ``python -P`` does, for a process and those that it starts."""
 
@@ -32,7 +34,8 @@ def safe_variables() -> dict[str, str]:
 def inductor_cache() -> dict[str, str]:
     """Where PyTorch's compiler keeps its files, if nothing says so: in this user's cache.
 
-    Where that cannot be written to, they last as long as this process.
+    Where that cannot be written to, or another user may write there, they last as long as this
+    process.
 
     PyTorch makes and reads ``torchinductor_USER`` in the temporary folder, a name that others know,
     as soon as a model is traced or an optimizer takes a step.
@@ -45,7 +48,9 @@ def inductor_cache() -> dict[str, str]:
         if not os.path.isabs(folder):  # a user whom the system does not know
             raise FileNotFoundError(folder)
         os.makedirs(folder, mode=0o700, exist_ok=True)
-    except OSError:  # no home
+        if why := open_to_others(folder):
+            raise PermissionError(why)
+    except OSError:  # no home, or one that is not this user's alone
         from placewright.io.scratch import folder_of_process
 
         folder = os.path.join(folder_of_process(), "torchinductor")

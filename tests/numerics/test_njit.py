@@ -19,7 +19,7 @@ import numba
 import numpy as np
 import pytest
 from llvmlite.binding import ffi
-from numba.core import caching, types
+from numba.core import caching, config, types
 from numba.core.compiler_lock import global_compiler_lock
 
 from placewright.numerics import njit
@@ -228,6 +228,35 @@ def test_functions_are_compiled_where_no_cache_can_be_kept(monkeypatch: pytest.M
         made = [njit.njit_no_refcount(lambda x: 2 * x), njit.njit_internal(lambda x: 3 * x)]
     assert len(said) == 1
     assert made[0](21) == 42
+
+
+@pytest.mark.parametrize(
+    ("caches", "mode"), [("{}", 0o700), ("{}", 0o1777), ("~none/.cache", 0), ("", 0)]
+)
+def test_no_cache_is_read_that_another_user_may_have_written(
+    caches: str, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all may write; in ``./~`` for a user without a home. What is there is unpickled."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(config, "CACHE_DIR", "")
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [caching.UserWideCacheLocator])
+    monkeypatch.setenv("XDG_CACHE_HOME", caches.format(tmp_path / "home"))
+    sub = caching.UserWideCacheLocator.get_suitable_cache_subpath(__file__)
+    if mode:
+        (theirs := tmp_path / "home" / "numba" / sub).mkdir(parents=True)
+        theirs.chmod(mode)
+    before = [*tmp_path.rglob("*")]
+    njit._open_to_others.cache_clear()
+    njit._warn_of_no_cache.cache_clear()
+    if mode != 0o700:
+        with pytest.warns(njit.NoCacheWarning, match="by this user alone"):
+            made: Any = njit.njit_no_refcount(lambda x: 5 * x)
+        assert made._cache.cache_path is None
+    else:
+        made = njit.njit_no_refcount(lambda x: 5 * x)
+        assert made._cache.cache_path == str(theirs)
+    assert made(3) == 15
+    assert mode == 0o700 or [*tmp_path.rglob("*")] == before
 
 
 SETTINGS = """

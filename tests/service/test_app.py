@@ -415,10 +415,15 @@ def test_all_that_a_command_has_printed_is_there(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_the_folder_is_taken_once(tmp_path: Path) -> None:
-    """Though its like was uploaded; and though the stored file, not the job, was deleted since."""
+    """Though its like was uploaded; and though the stored file, not the job, was deleted since.
+
+    A pipe in the folder is not waited for, and a link does not show what is elsewhere.
+    """
     service, guarded = made(tmp_path)
     client, plan = TestClient(guarded), solve(chain(), "heft").save(tmp_path / "chain-plan.json")
     service.files.most_bytes = 1 << 20
+    os.mkfifo(tmp_path / "pipe-plan.json")
+    (tmp_path / "link-plan.json").symlink_to(solve(chain(), "pbqp").save(tmp_path / "elsewhere"))
     put(client, "same.json", plan.read_text())
     for _ in range(2):
         service.jobs.take_results(tmp_path)

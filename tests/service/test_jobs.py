@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable
@@ -11,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dbos._serialization import DefaultSerializer
 
 from placewright.errors import InfeasibleError, InputError, RunError
+from placewright.service.jobs import load_only_data
 from placewright.service.process import JobFolder
+from placewright.service.server import _locked
 from placewright.web.client import Client, Job
+from tests.other_user import UID, needs_root
 from tests.planning.test_toy_wing import Packing, PackingFiles
 from tests.service.serving import Serving
 
@@ -197,6 +202,37 @@ def test_what_cannot_be_is_refused_before_it_is_a_job(client: Client) -> None:
         with pytest.raises(InputError):
             client.run("packing.plan", file=source)
     assert len(client.jobs(500)) == before
+
+
+@pytest.mark.parametrize(("owner", "mode"), [(0, 0o777), (0, 0o1777), (UID, 0o755)])
+@needs_root
+def test_no_folder_is_served_in_which_others_may_write(
+    owner: int, mode: int, tmp_path: Path
+) -> None:
+    """What its databases say is executed; a link in place of its lock is not followed."""
+    folder = tmp_path / "service"
+    folder.mkdir()
+    (theirs := tmp_path / "theirs").write_text("theirs")
+    (folder / "lock").symlink_to(theirs)
+    with pytest.raises(InputError, match="Too many levels of symbolic links"), _locked(folder):
+        pass
+    os.chown(folder, owner, owner)
+    folder.chmod(mode)
+    with pytest.raises(InputError, match="others could start jobs as you"), _locked(folder):
+        pass
+    assert theirs.read_text() == "theirs"
+    with _locked(tmp_path / "own"):
+        assert (tmp_path / "own").stat().st_mode & 0o077 == 0
+
+
+def test_workflows_of_a_database_hold_nothing_but_data() -> None:
+    """It may be on another machine, or lie in a folder that others could write to."""
+    load_only_data()
+    kept = DefaultSerializer()
+    given = {"args": ("an identifier",), "kwargs": {}}
+    assert kept.deserialize(kept.serialize(given)) == given
+    with pytest.raises(pickle.UnpicklingError, match=r"posix\.system, which is no data"):
+        kept.deserialize(kept.serialize(os.system))
 
 
 def test_plans_in_the_folder_are_jobs_from_the_start(

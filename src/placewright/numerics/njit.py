@@ -40,6 +40,7 @@ from numba.core.targetconfig import ConfigStack
 from numba.core.types.functions import BaseFunction
 
 from placewright.numerics.collector import collector_paused
+from placewright.ownership import open_to_others
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,14 +82,33 @@ def _compile(**options: Any) -> Callable[[F], F]:
 
 
 def _dispatcher(function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """`njit`, without a cache where there is no place for one."""
-    try:
-        return njit(**options)(function)
-    except RuntimeError as error:
-        if "no locator available" not in str(error):
-            raise
-        _warn_of_no_cache()
-        return njit(**options | {"cache": False})(function)
+    """`njit`, without a cache where there is no place for one that is this user's alone.
+
+    What is in a cache is unpickled. The current folder is no place either: Numba would keep a
+    cache in a folder ``~`` there where the user has no home.
+    """
+    caches = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+    if cast(Any, config).CACHE_DIR or os.path.isabs(caches):
+        try:
+            made = njit(**options)(function)
+        except RuntimeError as error:
+            if "no locator available" not in str(error):
+                raise
+        else:
+            if made is function or not _why_no_cache(made):
+                return made
+    _warn_of_no_cache()
+    return njit(**options | {"cache": False})(function)
+
+
+def _why_no_cache(dispatcher: Any) -> str:
+    """Why another user may have written what is in the cache of a function; empty: none may."""
+    folder = getattr(dispatcher._cache, "cache_path", None)
+    beside = os.path.join(os.path.dirname(dispatcher.py_func.__code__.co_filename), "__pycache__")
+    return "" if folder in (None, beside) else _open_to_others(folder)
+
+
+_open_to_others = cache(open_to_others)
 
 
 class NoCacheWarning(UserWarning):
@@ -99,8 +119,8 @@ class NoCacheWarning(UserWarning):
 def _warn_of_no_cache() -> None:
     warnings.warn(
         "compiled functions cannot be kept: neither Placewright's own folder nor this user's cache "
-        "(~/.cache) can be written to, so every command compiles for minutes; let "
-        "NUMBA_CACHE_DIR name a folder of this user",
+        "(~/.cache, or NUMBA_CACHE_DIR) can be written to by this user alone, so every command "
+        "compiles for minutes; let NUMBA_CACHE_DIR name a folder of this user",
         NoCacheWarning,
         stacklevel=2,
     )

@@ -64,7 +64,7 @@ class FileStore:
         self.store, self.most_bytes, self.total_bytes = store, most_bytes, total_bytes
         self._receiving: dict[str, int] = {}
         for each in (self.uploads, self.jobs):
-            each.mkdir(parents=True, exist_ok=True)
+            each.mkdir(parents=True, exist_ok=True, mode=0o700)
         for left in self.uploads.glob("*.part"):
             left.unlink()
 

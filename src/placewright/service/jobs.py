@@ -18,15 +18,18 @@ Request services are jobs, too, in a queue of their own, in which none waits for
 from __future__ import annotations
 
 import logging
+import pickle  # noqa: TID251  (to refuse what is no data)
 import re
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
+from io import BytesIO
 from pathlib import Path
 from shutil import copyfile, rmtree
-from typing import Any
+from typing import Any, NoReturn
 
 from sqlalchemy.exc import OperationalError
 
@@ -197,6 +200,7 @@ class Jobs:
     def _launch(self) -> None:
         from dbos import DBOS, SetWorkflowID
 
+        load_only_data()
         logging.getLogger("dbos").addFilter(_brief)
         DBOS(
             config={
@@ -242,7 +246,7 @@ class Jobs:
         kinds = {wing.files().plan_document.kind: name for name, wing in families()}
         every = (job for job in self.store.jobs(most=ALL) if "found" in job.options)
         taken = {digest(self.folder(job.id).out / "result.json") for job in every}
-        for path in sorted(folder.glob("*.json")):
+        for path in sorted(filter(_is_plain, folder.glob("*.json"))):
             wing = kinds.get(document_kind(path, path.name))
             if wing is not None and digest(path) not in taken:
                 self._take(path, f"{wing}.plan")
@@ -256,7 +260,7 @@ class Jobs:
         job_folder.make()
         beside = {"report.html": f"{stem}.html", "trace.json.gz": f"{stem}-trace.json.gz"}
         for output, name in {"result.json": plan.name, **beside}.items():
-            if plan.with_name(name).is_file():
+            if _is_plain(plan.with_name(name)):
                 copyfile(plan.with_name(name), job_folder.out / output)
         job.summary = _summary(job_folder)
         self.store.add_job(job)
@@ -394,12 +398,39 @@ class Jobs:
         return None if job is None else job.cancelled_s
 
 
+def _is_plain(path: Path) -> bool:
+    """Whether a command may have written it: no pipe, which is waited for, and no link."""
+    return path.is_file() and not path.is_symlink()
+
+
 @lru_cache(maxsize=256)
 def _service_folder(path: Path) -> JobFolder:
     """One object for all who ask, which knows its process once it has been looked for."""
     folder = JobFolder(path)
     folder.poll_s = SERVICE_POLL_S  # it is looked at for days
     return folder
+
+
+class _DataUnpickler(pickle.Unpickler):
+    """Makes texts, numbers, lists and mappings."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        """Raise: what is named could do anything."""
+        raise pickle.UnpicklingError(f"a workflow has {module[:40]}.{name[:40]}, which is no data")
+
+
+def load_only_data() -> None:
+    """Let DBOS make nothing but data of the pickles that it keeps in its database.
+
+    A workflow of ours has an identifier and a state. Whoever may write to the database, which may
+    be on another machine, could have code executed otherwise.
+    """
+    from dbos._serialization import DefaultSerializer
+
+    def deserialize(self: object, data: str) -> Any:
+        return _DataUnpickler(BytesIO(b64decode(data))).load()
+
+    DefaultSerializer.deserialize = deserialize  # type: ignore[method-assign, assignment]
 
 
 def _brief(record: logging.LogRecord) -> bool:

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from placewright.errors import InputError, UnsupportedError
 from placewright.interpreter import python_environment
 from placewright.io.arguments import Count, Range, checked
 from placewright.numerics.collector import collector_paused
+from placewright.ownership import open_to_others
 from placewright.service.operations import Operation, offered
 from placewright.web.listening import address_of, listen
 from placewright.web.refusals import LOOPBACK
@@ -223,12 +224,21 @@ async def _serve(server: Any, service: Any, folder: Path, ready: Callable[[], ob
     await launching
 
 
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """The folder for one service alone; `InputError` where another has it."""
+    """The folder for one service alone; `InputError` where another has it, or others write to it.
+
+    Jobs are started by what the databases in it say, and files of it are shown.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock: IO[str] = open(folder / "lock", "w")  # noqa: SIM115  (closed below)
+        if why := open_to_others(folder):
+            hint = "name a folder of yours, or one that is not there yet"
+            raise InputError("others could start jobs as you", where=str(folder), by=why, hint=hint)
+        lock = os.fdopen(os.open(folder / "lock", _LOCK, 0o600), "w")
     except OSError as error:
         raise InputError(
             f"cannot be used: {error.strerror}", where=str(folder), hint="name another folder"
