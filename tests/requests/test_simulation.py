@@ -34,10 +34,23 @@ def test_the_simulator_equals_the_reference(name: str) -> None:
             assert np.array_equal(*both), (seed, column)
 
 
-def test_every_log_is_a_schedule() -> None:
+def with_holes(problem: RequestProblem, seed: int) -> RequestProblem:
+    """Some sizes do not run, that of one among them; larger batches may take less time."""
+    rng, service = np.random.default_rng(seed), problem.service
+    latency_s = service.latency_s[:, :, rng.permutation(service.max_batch + 1)].copy()
+    latency_s[rng.random(latency_s.shape) < 0.4] = np.inf
+    latency_s[0, :, 2] = 0.05
+    latency_s = np.where(latency_s > 0, latency_s, 0.02)
+    latency_s[:, :, 0] = 0.0
+    return problem.replace(service=service.replace(latency_s=latency_s))
+
+
+@pytest.mark.parametrize("holes", [False, True])
+def test_every_log_is_a_schedule(holes: bool) -> None:
     """No server has two batches at once; none starts before its requests; sizes are true."""
     for seed in range(4):
         problem = random_problem(seed, 80)
+        problem = with_holes(problem, seed) if holes else problem
         for name, planner in planners(problem).items():
             if planner.unsupported_reason(problem) is not None:
                 continue

@@ -89,8 +89,13 @@ def planning_tables(service: Service, quantile: float) -> Tables:
 
 
 def alone(tables: Tables) -> tuple[IntArray, FloatArray]:
-    """Shape (servers,): how many variants each runs, and their seconds for one request in all."""
-    alone_s = tables.planned_s[:, :, 1]
+    """Shape (servers,): how many variants each runs, and their seconds for one request in all.
+
+    Of a variant that does not run alone there, those of its smallest batch.
+    """
+    sizes_s = tables.planned_s[:, :, 1:]
+    smallest = np.isfinite(sizes_s).argmax(axis=2, keepdims=True)
+    alone_s = np.take_along_axis(sizes_s, smallest, axis=2)[:, :, 0]
     runs = np.isfinite(alone_s)
     return runs.sum(axis=1), alone_s.sum(axis=1, where=runs)
 

@@ -1,11 +1,19 @@
-"""JF and MS reach their published values on the published arrivals."""
+"""JF and MS reach their published values; policies of single requests need batches of one."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from placewright.errors import InputError
 from placewright.requests.capacity import played
+from placewright.requests.conformance import two_servers
+from placewright.requests.judge import judge
+from placewright.requests.plan import RequestPlan
+from placewright.requests.planners import planners
+from placewright.requests.problem import RequestProblem
 from placewright.requests.readers import serving_problem
+from placewright.requests.stream import stream_of
 from tests.published import published
 
 
@@ -26,3 +34,30 @@ def test_jf_and_ms_reach_their_published_values(
     ).judgement
     assert judged.success_rate == pytest.approx(success, abs=1e-6)
     assert judged.value == pytest.approx(effective, abs=1e-6)
+
+
+def test_one_by_one_needs_batches_of_one() -> None:
+    """A model that was exported for two rows: said in tables, and of plans from a file."""
+    service = two_servers()
+    latency_s = service.latency_s.copy()
+    latency_s[:, :, 1] = np.inf
+    problem = RequestProblem(service.replace(latency_s=latency_s), stream_of([0.0, 0.0], 1.0), 1.0)
+    for name in ("round-robin", "random", "shortest-queue", "least-completion", "thesis"):
+        reason = planners(problem)[name].unsupported_reason(problem)
+        assert reason == "no server runs family 'all' in batches of one"
+    for policy in ("early", "thesis"):
+        with pytest.raises(InputError, match="in batches of one"):
+            judge(problem, RequestPlan(policy))
+    for policy in ("rolling", "opportunity", "slack-fit"):
+        assert judge(problem, RequestPlan(policy)).success_rate == 1.0
+
+
+def test_two_steps_take_variants_that_run_somewhere() -> None:
+    """The accurate one runs in pairs only: it promises nothing, and the small one answers."""
+    service = two_servers()
+    latency_s = service.latency_s.copy()
+    latency_s[:, 1, 1] = np.inf
+    service = service.replace(latency_s=latency_s)
+    stream = stream_of([0.0, 0.1], 1.0, min_accuracy=[0.0, 0.8])
+    answers = judge(RequestProblem(service, stream, 1.0), RequestPlan("thesis")).answers
+    assert answers.variant.tolist() == [0, 0]

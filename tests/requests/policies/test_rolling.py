@@ -9,6 +9,7 @@ from placewright.requests.conformance import random_problem, two_servers
 from placewright.requests.judge import RequestJudgement, judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import named_policy
+from placewright.requests.policies.horizon import wait_until
 from placewright.requests.policies.rolling import Rolling
 from placewright.requests.policy import warm_up
 from placewright.requests.problem import RequestProblem
@@ -139,3 +140,28 @@ def test_bursts_of_a_second_are_not_priced_as_the_calm_before() -> None:
     )
     assert usual > 0.99 * opportunity
     assert slow < 0.97 * usual
+
+
+def test_a_batch_that_waits_is_still_in_time() -> None:
+    """Larger batches may take as long or less; a variant may have to be loaded first."""
+    rng, waited = np.random.default_rng(0), 0
+    for k in range(2000):
+        planned_s = np.append(0.0, rng.permutation([0.02, 0.05, 0.05, 0.05]))
+        now_s, size, load_s = rng.uniform(0, 1e3), int(rng.integers(1, 4)), 0.02 * (k % 2)
+        took_s = planned_s[size] + load_s
+        due_s = now_s + took_s + rng.uniform(0, 0.5)
+        until_s = wait_until(now_s, size, due_s, planned_s, load_s, 100.0, 50.0)
+        waited += until_s > now_s
+        assert until_s <= now_s or until_s + took_s <= due_s
+    assert waited > 500
+
+
+def test_nothing_is_given_up_while_its_server_is_idle() -> None:
+    """Two requests take less time than one: it waits for a second one, but not too long."""
+    rng = np.random.default_rng(0)
+    service = service_of(("a",), ("x", "y"), (0.5, 0.9), [[[0.0, 0.05, 0.02, 0.02]] * 2])
+    for _ in range(100):
+        stream = stream_of(np.cumsum(rng.uniform(0.0, 0.04, 20)), rng.uniform(0.1, 0.5, 20))
+        a = judge(RequestProblem(service, stream, 1.0), RequestPlan("rolling")).answers
+        for last_s in (stream.due_s - 0.05)[a.server < 0]:
+            assert ((a.start_s < last_s) & (last_s < a.end_s)).any()

@@ -331,25 +331,30 @@ def wait_until(
     size: int,
     due_s: float,
     planned_s: FloatArray,
-    server: int,
-    variant: int,
+    load_s: float,
     price: float,
     rate: float,
 ) -> float:
-    """Until when a batch of `size` requests should wait for more; `now_s`: not at all."""
-    largest = planned_s.shape[2] - 1
+    """Until when a batch of `size` requests should wait for more; `now_s`: not at all.
+
+    `planned_s`, `load_s`: Shape (batch + 1,): of its variant on its server; and to load it first.
+    """
+    largest = len(planned_s) - 1
     if size >= largest or price <= 0 or rate <= 0:
         return now_s
     least = np.inf
     for larger in range(size + 1, min(size + LOOKED_AT, largest) + 1):
         # Half as much again as the mean gap: later arrivals would cost the first one its deadline.
-        gap_s, took_s = (larger - size) / rate, planned_s[server, variant, larger]
+        gap_s, took_s = (larger - size) / rate, load_s + planned_s[larger]
         if now_s + 1.5 * gap_s + took_s <= due_s:
             least = min(least, price * (took_s + gap_s) / larger)
-    if price * planned_s[server, variant, size] / size - least < WORTH_WAITING:
+    if price * (load_s + planned_s[size]) / size - least < WORTH_WAITING:
         return now_s
-    # As long as one more request would still be in time.
-    until_s: float = due_s - planned_s[server, variant, size + 1]
+    # As long as this batch, and one with one more request, would still be in time.
+    took_s = max(planned_s[size], planned_s[size + 1]) + load_s
+    until_s: float = due_s - took_s
+    while until_s + took_s > due_s:  # rounding must not make it late
+        until_s = np.nextafter(until_s, -np.inf)
     return until_s
 
 

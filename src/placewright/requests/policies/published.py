@@ -21,7 +21,7 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from placewright.errors import check_known
+from placewright.errors import InputError, check_known
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.requests.plan import Parameter
 from placewright.requests.policy import NONE, Decision, Dispatch, Specification
@@ -37,6 +37,26 @@ def unbound(queue: Queue, servers: Servers) -> list[int]:
     queue.server[waiting[(bound >= 0) & ~servers.up[bound]]] = -1
     found: list[int] = waiting[queue.server[waiting] < 0].tolist()
     return found
+
+
+def _family_without_batch_of_one(s: Service) -> str | None:
+    """Why a policy that serves requests one by one cannot serve all families, if it cannot."""
+    alone = np.asarray(np.isfinite(s.latency_s[:, :, 1]).any(axis=0))
+    for f, name in enumerate(s.family_names):
+        if not alone[s.family == f].any():
+            return f"no server runs family {name!r} in batches of one"
+    return None
+
+
+def _check_batches_of_one(policy: str, service: Service) -> None:
+    """Raise where a policy that serves requests one by one cannot serve all families.
+
+    Raises `InputError`, which names the family.
+    """
+    reason = _family_without_batch_of_one(service)
+    if reason is not None:
+        hint = "take a policy that forms batches, such as rolling"
+        raise InputError(reason, where=f"policy {policy!r}", hint=hint)
 
 
 @final
@@ -75,8 +95,13 @@ class EarlyBinding(Specification):
         simple = (cls(rule) for rule in ("round-robin", "random", "shortest-queue"))
         return *simple, cls("least-completion", "edf", drop=True)
 
+    def unsupported_reason(self, problem: RequestProblem) -> str | None:
+        """Each family runs somewhere in batches of one."""
+        return _family_without_batch_of_one(problem.service)
+
     def start(self, service: Service, seed: int = 0) -> BoundQueues:
         """A policy object for one stream."""
+        _check_batches_of_one(self.policy, service)
         return BoundQueues(service, self, np.random.default_rng(seed))
 
 
@@ -334,38 +359,34 @@ class SlackFitting:
         """Use these tables from now on."""
         self.service = service
         self.planned_s = service.planned_s(1.0)
+        self.planned_s[:, :, 0] = np.inf
+        self.shortest_s = self.planned_s.min(axis=2)
 
     def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:
         """Earliest deadlines to idle servers."""
-        s, left = self.service, queue.by_deadline.copy()
-        dispatches: list[Dispatch] = []
+        s, left, dispatches = self.service, queue.by_deadline.copy(), list[Dispatch]()
+        sizes, variants = np.arange(s.max_batch + 1), np.arange(s.variants)
         for server in servers.idle().tolist():
-            head = self._head(server, left, now_s, queue)
-            if head < 0:
+            own = self._own(left, queue)
+            # By variant, how many wait of its family, and how many of them it may answer: a batch
+            # is chosen by the first number, and holds no more than the second.
+            waiting = np.bincount(queue.family[left], minlength=s.families)[s.family]
+            filled = np.minimum(sizes, own.sum(axis=0)[:, None])
+            table_s, slack_s = self.planned_s[server], queue.deadline_s[left] - now_s
+            ends_s = np.maximum(table_s, table_s[variants[:, None], filled])
+            ends_s[sizes > waiting[:, None]] = np.inf
+            kept = (own & (ends_s.min(axis=1) <= slack_s[:, None])).any(axis=1)
+            if not kept.any():
                 continue
-            mine = left[queue.family[left] == queue.family[head]][: s.max_batch]
-            table_s = self.planned_s[server, :, 1 : len(mine) + 1]
-            own = (s.family == queue.family[head]) & (s.accuracy >= queue.min_accuracy[head])
-            fits = own[:, None] & (table_s <= queue.deadline_s[head] - now_s)
-            # The longest that still fits the slack; `_head` has seen to it that one does.
-            at = int(np.where(fits, table_s, -1.0).argmax())
-            variant, size = at // table_s.shape[1], at % table_s.shape[1] + 1
-            good = mine[(queue.min_accuracy[mine] <= s.accuracy[variant]) & (mine != head)]
-            chosen = np.concatenate([[head], good[: size - 1]])
-            dispatches.append(Dispatch(server, variant, chosen))
-            left = left[~np.isin(left, chosen)]
+            head = int(kept.argmax())
+            fits = own[head][:, None] & (ends_s <= slack_s[head])
+            # The longest that still fits the slack.
+            variant, size = divmod(int(np.where(fits, table_s, -1.0).argmax()), len(sizes))
+            others = np.flatnonzero(own[:, variant])
+            chosen = np.concatenate([[head], others[others != head][: size - 1]])
+            dispatches.append(Dispatch(server, variant, left[chosen]))
+            left = np.delete(left, chosen)
         return Decision(tuple(dispatches), self._hopeless(left, now_s, queue, servers))
-
-    def _head(self, server: int, left: IntArray, now_s: float, queue: Queue) -> int:
-        """The earliest deadline that some variant and size keep on this server, or -1."""
-        s = self.service
-        least_s = np.full(s.variants, np.inf)
-        for f in np.unique(queue.family[left]).tolist():
-            mine, most = s.family == f, int((queue.family[left] == f).sum())
-            least_s[mine] = self.planned_s[server, mine, 1 : most + 1].min(axis=1)
-        fits = self._own(left, queue) & (least_s <= (queue.deadline_s[left] - now_s)[:, None])
-        found = fits.any(axis=1)
-        return int(left[found.argmax()]) if found.any() else -1
 
     def _own(self, left: IntArray, queue: Queue) -> BoolArray:
         """Shape (requests, variants): of its family and accurate enough."""
@@ -374,7 +395,7 @@ class SlackFitting:
         return own & (s.accuracy >= queue.min_accuracy[left, None])
 
     def _hopeless(self, left: IntArray, now_s: float, queue: Queue, servers: Servers) -> IntArray:
-        fastest_s = self.planned_s[servers.up, :, 1].min(axis=0, initial=np.inf)
+        fastest_s = self.shortest_s[servers.up].min(axis=0, initial=np.inf)
         least_s = np.where(self._own(left, queue), fastest_s, np.inf).min(axis=1, initial=np.inf)
         late: IntArray = left[now_s + least_s > queue.deadline_s[left]]
         return late
@@ -394,8 +415,13 @@ class TwoSteps(Specification):
 
     policy: ClassVar[str] = "thesis"
 
+    def unsupported_reason(self, problem: RequestProblem) -> str | None:
+        """Each family runs somewhere in batches of one."""
+        return _family_without_batch_of_one(problem.service)
+
     def start(self, service: Service, seed: int = 0) -> OffloadAndSchedule:
         """A policy object for one stream."""
+        _check_batches_of_one(self.policy, service)
         return OffloadAndSchedule(service)
 
 
@@ -412,6 +438,7 @@ class OffloadAndSchedule:
         """Use these tables from now on."""
         self.service = service
         self.alone_s = service.planned_s(1.0)[:, :, 1]
+        self.runs = np.isfinite(self.alone_s).any(axis=0)
 
     def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:
         """Offload what is new; schedule every idle server."""
@@ -432,10 +459,9 @@ class OffloadAndSchedule:
 
     def _acceptable(self, slot: int, queue: Queue) -> list[int]:
         s = self.service
-        own = (s.family == queue.family[slot]) & (s.accuracy >= queue.min_accuracy[slot])
-        return (
-            np.flatnonzero(own).tolist() or np.flatnonzero(s.family == queue.family[slot]).tolist()
-        )
+        family = (s.family == queue.family[slot]) & self.runs
+        own = family & (s.accuracy >= queue.min_accuracy[slot])
+        return np.flatnonzero(own).tolist() or np.flatnonzero(family).tolist()
 
     def _fastest_s(self, slot: int, server: int, queue: Queue) -> float:
         return float(self.alone_s[server, self._acceptable(slot, queue)].min())
@@ -455,7 +481,9 @@ class OffloadAndSchedule:
         if np.isfinite(value).any():
             return int(value.argmax())
         ends_s = backlog_s + self.alone_s[:, own].min(axis=1)
-        return int(np.where(servers.up, ends_s, np.inf).argmin())
+        up = servers.up & np.isfinite(ends_s)
+        # Those that run it are down: it waits for them, or until one that comes is bound to it.
+        return int(np.where(up | ~up.any(), ends_s, np.inf).argmin())
 
     def _urgency(self, slot: int, now_s: float, queue: Queue) -> tuple[float, int]:
         slack_s = max(float(queue.deadline_s[slot]) - now_s, 1e-9)

@@ -137,7 +137,7 @@ class RollingHorizon:
         dispatches = grouped(order, h.found[:starting], h.best.server_of, h.best.variant_of)
         wake_s = np.inf
         if self.options.hold:
-            dispatches, wake_s = self._held(now_s, dispatches, queue)
+            dispatches, wake_s = self._held(now_s, dispatches, queue, servers)
         refused = order[:0]
         if lost:
             gone = hopeless(now_s, order, queue.requests, servers, h)
@@ -145,7 +145,7 @@ class RollingHorizon:
         return Decision(dispatches, refused, wake_s)
 
     def _held(
-        self, now_s: float, dispatches: tuple[Dispatch, ...], queue: Queue
+        self, now_s: float, dispatches: tuple[Dispatch, ...], queue: Queue, servers: Servers
     ) -> tuple[tuple[Dispatch, ...], float]:
         """Batches that start now, and when to decide about the others again.
 
@@ -154,22 +154,24 @@ class RollingHorizon:
         """
         kept, wake_s = [], np.inf
         for batch in dispatches:
-            until_s = self._worth_waiting(now_s, batch, queue)
+            until_s = self._worth_waiting(now_s, batch, queue, servers)
             if until_s > now_s:
                 wake_s = min(wake_s, until_s)
             else:
                 kept.append(batch)
         return tuple(kept), wake_s
 
-    def _worth_waiting(self, now_s: float, batch: Dispatch, queue: Queue) -> float:
+    def _worth_waiting(
+        self, now_s: float, batch: Dispatch, queue: Queue, servers: Servers
+    ) -> float:
+        t, i, v = self.tables, batch.server, batch.variant
         return wait_until(
             now_s,
             len(batch.slots),
             float(queue.deadline_s[batch.slots[0]]),
-            self.tables.planned_s,
-            batch.server,
-            batch.variant,
-            float(self.horizon.price[batch.server]),
+            t.planned_s[i, v],
+            0.0 if servers.resident[i, v] else float(t.load_s[i, v]),
+            float(self.horizon.price[i]),
             self.load.rate_of(int(self.tables.family[batch.variant])),
         )
 
