@@ -89,6 +89,7 @@ def takes(
         ("numbers", [1, None], r"^numbers\[1\] of .* a number >= 0 .got None"),
         ("numbers", "12", "a sequence"),
         ("table", {"a": None}, r"^table\.a of .* a whole number"),
+        ("table", {1: 2}, r"^table \(a key\) of .* a text .got 1"),
         ("loss", lambda outputs: 0, "a function of 2 arguments"),
         ("loss", Colour, "got the class Colour"),
         ("array", [[1.0], [1.0, 2.0]], "rows of one length"),

@@ -166,7 +166,8 @@ WRONG: list[tuple[Callable[[ProblemBuilder], Any], str]] = [
     (lambda b: b.pin("a", "gpo"), "pin: unknown device 'gpo'.*mean 'gpu'"),
     (lambda b: b.colocate("a", "x"), "colocate: unknown operator 'x'"),
     (lambda b: b.limit_memory("gqu", 1), "limit_memory: unknown device"),
-    (lambda b: b.build(), "tensors have bytes, and no link says.*1 of 1.*bandwidth=math.inf"),
+    (lambda b: b.build(), "read tensors, and no link says.*1 tensor.*bandwidth=math.inf"),
+    (lambda b: (b.add_tensor("a", "b", 0.0), b.build()), "and no link says.*2 tensors"),
     (lambda b: b.build(objektive="latency"), "unknown option 'objektive'.*'objective'"),
     (lambda b: (b.link_all(), b.build(objective="latenzy")), "unknown objective.*'latency'"),
     (

@@ -22,6 +22,7 @@ from placewright.operators.generators import generate_tasks
 from placewright.operators.judge import OperatorJudge, evaluate_many, judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
+from placewright.planning.solving import solve
 from placewright.planning.wings import Judge
 
 
@@ -61,9 +62,9 @@ def test_devices_of_many_are_whole_numbers(rows: Any) -> None:
 
 
 def test_many_takes_what_can_be_read_once() -> None:
-    """Placements, and plans with an order, after which it would be empty."""
+    """Placements, plans with an order, and results, after which it would be empty."""
     problem = tiny([[1.0, 2.0], [1.0, 2.0]])
-    some = ([0, 0], OperatorPlan([1, 1], [1, 0]))
+    some = ([0, 0], OperatorPlan([1, 1], [1, 0]), solve(problem, "only:dev1"))
     wanted = [Judge(problem)(plan).value for plan in some]
     assert Judge(problem).many(plan for plan in some).tolist() == wanted
     assert Judge(problem).many([]).tolist() == []

@@ -122,8 +122,14 @@ class _RefusedError(Exception):
 
     def inside(self, key: Any, value: Any) -> _RefusedError:
         """The same, of a container that holds `value` under a key or a number."""
-        self.entry = (f"[{key}]" if isinstance(key, int) else f".{key}") + self.entry
-        self.given = self.given or (value,)
+        return self._of(f"[{key}]" if isinstance(key, int) else f".{key}", value)
+
+    def as_key(self, key: Any) -> _RefusedError:
+        """The same, of a mapping that has the key."""
+        return self._of(" (a key)", key)
+
+    def _of(self, entry: str, value: Any) -> _RefusedError:
+        self.entry, self.given = entry + self.entry, self.given or (value,)
         return self
 
 
@@ -645,10 +651,13 @@ def _container(kind: Any, inner: Sequence[Check]) -> Check:
         for key, entry in islice(pairs, MOST_CHECKED):
             try:
                 inner[-1](entry)
-                if mapping:
-                    inner[0](key)
             except _RefusedError as refused:
                 raise refused.inside(key, entry) from None
+            if mapping:
+                try:
+                    inner[0](key)
+                except _RefusedError as refused:
+                    raise refused.as_key(key) from None
         return value
 
     return check

@@ -241,8 +241,8 @@ class ProblemBuilder:
     def build(self, **options: Any) -> OperatorProblem:
         """The problem. `options`: its other fields, such as ``objective``, ``links``, ``overlap``.
 
-        Raises `InputError`: the operators form a cycle, no device can run one, or tensors have
-        bytes and no link says how long they take.
+        Raises `InputError`: the operators form a cycle, no device can run one, or one reads what
+        another makes and there is no link at all: not even for tensors without bytes.
         """
         known = [each.name for each in fields(self._make) if each.init]  # type: ignore[arg-type]
         for key in options:
@@ -280,13 +280,13 @@ class ProblemBuilder:
         }
 
     def _check_unlinked(self) -> None:
-        """Raise if something is sent, though not a single link was said."""
-        sized = sum(nbytes > 0 for nbytes in self._bytes)
-        if sized and len(self._devices) > 1:
+        """Raise if something is read, though not a single link was said."""
+        read = sum(bool(readers) for readers in self._readers)
+        if read and len(self._devices) > 1:
             raise InputError(
-                "tensors have bytes, and no link says how long they take",
+                "operators read tensors, and no link says how long those take",
                 where=self.name,
-                by=f"{sized} of {len(self._bytes)} tensors",
+                by=f"{read} tensor{'s' * (read > 1)}",
                 hint="link the devices (bandwidth=math.inf where it takes no time), or give a "
                 "cluster",
             )

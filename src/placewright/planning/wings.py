@@ -189,11 +189,13 @@ class Judge(Generic[JudgementT]):
         if not isinstance(plans, Iterable) or isinstance(plans, str | Mapping):
             by, hint = f"got {described_value(plans)}", "give a list of plans, also of one"
             raise InputError("must be plans", where="plans of Judge.many()", by=by, hint=hint)
-        if self._prepared is not None and self._objective is None:
-            values: FloatArray = self._prepared.values(plans)
-            return values
         import numpy as np
 
+        if self._prepared is not None and self._objective is None:
+            array = isinstance(plans, np.ndarray)
+            given = plans if array else [getattr(plan, "plan", plan) for plan in plans]
+            values: FloatArray = self._prepared.values(given)
+            return values
         return np.array([self._value(plan) for plan in plans], dtype=np.float64)
 
     def _value(self, plan: Any) -> float:

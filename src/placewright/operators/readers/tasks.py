@@ -63,7 +63,8 @@ def tasks(
     Raises
     ------
     InputError
-        A name that does not exist, a device without seconds, a cycle, bytes without links.
+        A name that does not exist, a device without seconds, a cycle, edges without links (also
+        those of 0 bytes: one that is sent in no time needs ``bandwidth=math.inf``).
     """
     if cluster is not None and bandwidth is not None:
         hint = "leave one of the two out"
