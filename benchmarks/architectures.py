@@ -2,11 +2,13 @@
 
     python benchmarks/architectures.py forward [KIND ...]
     python benchmarks/architectures.py generate [KIND ...]
+    python benchmarks/architectures.py caches [KIND ...]
 
 ``forward``: each operator on a random one of two workers, outputs bit for bit. ``generate``: layers
-on two devices, cut at another place from kind to kind, three texts at once, tokens. Models have
-random weights and a few layers; what cannot be made small, or called with usual inputs, is left
-out. Exit 1 where one is WRONG.
+on two devices, cut at another place from kind to kind, three texts at once, tokens. ``caches``: the
+elements that a device map counts for a user's six tokens, and those that a forward leaves. Models
+have random weights and a few layers; what cannot be made small, or called with usual inputs, is
+left out. Exit 1 where one is WRONG.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import inspect
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Literal
@@ -25,6 +27,8 @@ from torch import Tensor
 
 from harness import KeptRows, Table, run
 from placewright import Cluster, Device, Link, PlacewrightError, place
+from placewright.errors import UnsupportedError
+from placewright.layers.devicemap.reading import language_model
 from placewright.layers.generation.generator import Generator
 from placewright.runtime.engines.local import Local
 
@@ -76,7 +80,7 @@ BOARDS = Cluster(
 )
 
 
-def main(what: Literal["forward", "generate"], *kinds: str, kept: KeptRows) -> int:
+def main(what: Literal["forward", "generate", "caches"], *kinds: str, kept: KeptRows) -> int:
     """Print a line for each architecture and how many came out how."""
     from transformers import (
         CONFIG_MAPPING,
@@ -92,7 +96,7 @@ def main(what: Literal["forward", "generate"], *kinds: str, kept: KeptRows) -> i
     causal = {config.model_type for config in MODEL_FOR_CAUSAL_LM_MAPPING}
     known = sorted(CONFIG_MAPPING if what == "forward" else causal & {*CONFIG_MAPPING})
     auto: Any = AutoModel if what == "forward" else AutoModelForCausalLM
-    compared = forward if what == "forward" else generated
+    compared = {"forward": forward, "generate": generated, "caches": cached}[what]
     counts, table = Counter[str](), Table("architecture", "outcome", "why", left=3)
     for number, kind in enumerate(known):
         if kinds and kind not in kinds:
@@ -110,6 +114,8 @@ def outcome(kind: str, number: int, auto: Any, compared: Callable[..., bool]) ->
     try:
         model = small(kind, auto)
         calls = list(inputs(model, generates=compared is generated))
+        if compared is cached:
+            calls = [{name: value[1:, :6] for name, value in calls[0].items() if "ids" in name}]
         expected = [eager(model, each, generates=compared is generated) for each in calls]
     except Exception as error:  # of any library that the model may need
         return "left out", f"{type(error).__name__}: {error}"[:120].replace("\n", " ")
@@ -205,6 +211,32 @@ def generated(model: Any, calls: Any, expected: Any, number: int) -> bool:
         placed.prompt_chunk = 4
         texts = pool.map(lambda given: placed.generate(**given, **GREEDY), calls)
         return all(alike([a], b) for a, b in zip(texts, expected, strict=True))
+
+
+def cached(model: Any, calls: Any, expected: Any, number: int) -> bool:
+    """Whether a device map counts what six tokens leave in the caches."""
+    with torch.no_grad():
+        output = model(**calls[0], use_cache=True)
+    caches = output.get("past_key_values", output.get("cache_params"))
+    if caches is None:
+        raise UnsupportedError("keeps nothing from token to token")
+    parts = [getattr(caches, f"{kind}_attention_cache", caches) for kind in ("self", "cross")]
+    layers = {id(layer): layer for part in parts for layer in getattr(part, "layers", part)}
+    left = sum(elements(each) for each in layers.values())
+    counted = sum(layer.kept(6) for layer in language_model(model).layers)
+    if counted != left:
+        print(f"{model.config.model_type}: counted {counted}, left {left}")
+    return counted == left
+
+
+def elements(held: Any) -> int:
+    """Of all tensors in a cache, counters left out."""
+    if isinstance(held, Tensor):
+        return held.numel() if held.dim() > 1 else 0
+    inside = held.values() if isinstance(held, Mapping) else held
+    if not isinstance(inside, Iterable):
+        inside = vars(held).values() if hasattr(held, "__dict__") else ()
+    return sum(map(elements, inside)) if not isinstance(inside, str) else 0
 
 
 def tensors(found: Any) -> list[Tensor]:

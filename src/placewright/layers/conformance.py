@@ -317,6 +317,7 @@ def random_map(seed: int) -> MapProblem:
         size = r.randint(20, 100)
         block: dict[str, Any] = {"matrices": size, "multiplied": size}
         block |= {"cache_width": r.randint(0, 8), "window": r.choice([0, 5])}
+        block |= {"state_width": 12 * (seed % 4 == 2)}
         block |= {"workspace": r.randint(1, 9), "attention_width": 8}
         layers.append(Layer(f"block {k}", (f"b{k}",), size, **block))
     tied = r.choice(["", "embed"])

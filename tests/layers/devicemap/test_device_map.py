@@ -158,25 +158,28 @@ def test_sources_mean_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert language_model(source).layers == layers
 
 
-def test_modules_on_the_meta_device_mean_the_same() -> None:
+@pytest.mark.parametrize(
+    "name", ["llama, biases, tied", "mixtral", "gpt2", "gemma2", "falcon", "deepseek_v3", "t5"]
+)
+def test_modules_on_the_meta_device_mean_the_same(name: str) -> None:
     """Parameters of each block, caches and what is tied are those of the configuration."""
     transformers = pytest.importorskip("transformers")
-    import torch
+    from placewright.layers.devicemap.modules import meta_model
 
-    for name in ("llama, biases, tied", "mixtral", "gpt2", "gemma2"):
-        made = language_model(config(name))
-        data = config(name)
-        kind = transformers.AutoConfig.for_model(data.pop("model_type"), **data)
-        with torch.device("meta"):
-            module = transformers.AutoModelForCausalLM.from_config(kind)
-        counted = language_model(module)
-        assert counted.parameters() == made.parameters()
-        own = [(x.parameters, x.cache_width, x.window) for x in made.layers if x.matrices]
-        other = [(x.parameters, x.cache_width, x.window) for x in counted.layers if x.matrices]
-        assert own == other
-        assert counted.block_name == made.block_name
+    data = config(name)
+    made, module = language_model(data), meta_model(data, name)
+    counted = language_model(module)
+    assert counted.parameters() == made.parameters()
+    own, other = (
+        [(x.parameters, x.cache_width, x.state_width, x.window) for x in m.layers if x.matrices]
+        for m in (made, counted)
+    )
+    assert own == other
+    assert counted.block_name == made.block_name
+    if name != "t5":  # whose embeddings are three modules
         assert [x.tied for x in counted.layers if x.name == "head"] == [made.layers[-1].tied]
-        assert language_model(kind).layers == made.layers
+    kind = transformers.AutoConfig.for_model(data.pop("model_type"), **data)
+    assert language_model(kind).layers == made.layers
 
 
 def test_architectures_without_formulas_are_counted_in_modules() -> None:
@@ -192,6 +195,38 @@ def test_architectures_without_formulas_are_counted_in_modules() -> None:
         "block 2",
     ]
     assert found.problem.model.layers[-1].name == "head"
+
+
+@pytest.mark.parametrize("kind", ["qwen3_next", "xglm", "modernbert-decoder"])
+def test_what_is_kept_is_what_a_forward_leaves(kind: str) -> None:
+    """States, windows, heads under other names, whatever a configuration calls them."""
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    from placewright.layers.devicemap.modules import model_from_module
+
+    sizes = {**dict.fromkeys(("hidden_size", "d_model"), 32), "vocab_size": 99, "num_experts": 4}
+    sizes |= dict.fromkeys(("num_hidden_layers", "num_layers", "num_attention_heads"), 4)
+    sizes |= {"num_key_value_heads": 2, "attention_heads": 4, "head_dim": 8, "sliding_window": 8}
+    sizes |= dict.fromkeys(("intermediate_size", "ffn_dim", "moe_intermediate_size"), 16)
+    sizes |= {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, "num_experts_per_tok": 2}
+    fields = transformers.CONFIG_MAPPING[kind].__annotations__
+    own = {name: value for name, value in sizes.items() if name in fields}
+    made = transformers.AutoConfig.for_model(kind, **own)
+    model = transformers.AutoModelForCausalLM.from_config(made).eval()
+    found = model_from_module(model, kind).layers
+    for tokens in (3, 6):
+        with torch.no_grad():
+            output = model(input_ids=torch.full((1, tokens), 3), use_cache=True)
+        left = [sum(x.numel() for x in tensors(each)) for each in output.past_key_values.layers]
+        assert [layer.kept(tokens) for layer in found if layer.name.startswith("block")] == left
+
+
+def tensors(cache: Any) -> list[Any]:
+    """Keys, values, and states by number."""
+    held = [*vars(cache).values()]
+    held += [x for each in held if isinstance(each, dict) for x in each.values()]
+    return [x for x in held if getattr(x, "ndim", 0) > 1]
 
 
 def test_a_model_of_ones_own_has_blocks_without_caches() -> None:

@@ -16,7 +16,10 @@ from placewright.layers.devicemap.model import LanguageModel, Layer
 
 HIDDEN = ("hidden_size", "n_embd", "d_model")
 DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+HEADS = (
+    *("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    *("decoder_attention_heads", "num_decoder_attention_heads", "attention_heads"),
+)
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
 LARGEST = 2**31
 MOST_BLOCKS = 1024

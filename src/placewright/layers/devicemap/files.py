@@ -51,6 +51,7 @@ class LayerEntry(FileModel):
     expert_count: Count = 0
     experts_chosen: Count = 0
     cache_width: Count = 0
+    state_width: Count = 0
     window: Count = 0
     attention_width: Count = 0
     workspace: Count = 0

@@ -65,6 +65,8 @@ class Layer:
         Parameters of all routed experts together, how many there are, and how many a token takes.
     cache_width
         Elements kept per token of a user: keys and values.
+    state_width
+        Elements kept of a user however long the text is: states of recurrent layers.
     window
         Tokens of a user that are kept at most, 0 for all.
     attention_width
@@ -89,6 +91,7 @@ class Layer:
     expert_count: int = 0
     experts_chosen: int = 0
     cache_width: int = 0
+    state_width: int = 0
     window: int = 0
     attention_width: int = 0
     workspace: int = 0
@@ -124,6 +127,10 @@ class Layer:
     def kept_tokens(self, context: int) -> int:
         """Tokens of a user whose keys and values it keeps."""
         return min(context, self.window) if self.window else context
+
+    def kept(self, context: int) -> int:
+        """Elements that it keeps of a user."""
+        return self.kept_tokens(context) * self.cache_width + self.state_width
 
 
 @dataclass(frozen=True, slots=True)

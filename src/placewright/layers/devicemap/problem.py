@@ -177,9 +177,9 @@ class MapProblem(Problem["MapPlan", "MapJudgement"]):
 
     @cached_property
     def cache(self) -> FloatArray:
-        """Bytes of keys and values of all users at full context, shape (n,)."""
+        """Bytes of keys, values and states of all users at full context, shape (n,)."""
         size = self.form.other_bytes * self.users
-        kept = [x.kept_tokens(self.context) * x.cache_width for x in self.model.layers]
+        kept = [layer.kept(self.context) for layer in self.model.layers]
         return np.array(kept, dtype=np.float64) * size
 
     @cached_property
@@ -317,10 +317,10 @@ class MapProblem(Problem["MapPlan", "MapJudgement"]):
         if not layer.decodes:
             return 0.0
         flops, bandwidth, launch_s = rates
-        kept = layer.kept_tokens(self.context)
         read = layer.read_bytes(self.form, users)
-        read += users * kept * layer.cache_width * self.form.other_bytes
-        work = 2.0 * (layer.products(users) + users * kept * layer.attention_width)
+        read += users * layer.kept(self.context) * self.form.other_bytes
+        attended = users * layer.kept_tokens(self.context) * layer.attention_width
+        work = 2.0 * (layer.products(users) + attended)
         return max(read / bandwidth, work / flops) + _launches(layer) * launch_s
 
     def _prefill_s(self, rates: tuple[float, float, float], layer: Layer) -> float:
