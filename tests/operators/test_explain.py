@@ -240,6 +240,18 @@ def test_the_text_has_place_traffic_and_moves() -> None:
         assert words in text
 
 
+def test_times_of_a_stream_are_those_of_one_sample() -> None:
+    """Which ends after the period of the stream; numbers of a problem without units have none."""
+    problem = tiny([[1.0, 9.0], [9.0, 3.0]], [(0, 4.0, [1])], objective="throughput").replace(
+        dimensionless=True, operator_modules=("first", "second")
+    )
+    for name in ("op1", "second"):
+        found = explain(problem, OperatorPlan([0, 1]), name)
+        assert (found.value_s, found.makespan_s) == (4.0, 8.0)
+        assert "from 5 to 8 of 8 (of a stream, 4 each)," in str(found)
+        assert " s\n" not in str(found)
+
+
 def test_a_stream_is_limited_by_its_busiest_device_or_link() -> None:
     """Shares of the period, which add up to more than one; free links limit nothing."""
     problem = tiny([[1.0, 9.0], [9.0, 3.0]], [(0, 4.0, [1])], objective="throughput")

@@ -45,6 +45,8 @@ class OperatorExplanation:
         Tensors of it that cross devices: name -> receiving devices.
     alternatives
         Best first.
+    makespan_s
+        Of one sample; equals `value_s` for latency.
     binding
         What keeps the operator on its device.
     limits
@@ -62,6 +64,7 @@ class OperatorExplanation:
     critical: bool
     group: int
     value_s: float
+    makespan_s: float
     received: Mapping[str, str]
     sent: Mapping[str, tuple[str, ...]]
     alternatives: tuple[Alternative, ...]
@@ -119,6 +122,7 @@ def explain_operator(
         critical=bool(critical[op]),
         group=int(group.sum()),
         value_s=float(judged.value),
+        makespan_s=judged.makespan_s,
         received=_received(problem, judged, op),
         sent=_sent(problem, judged, op),
         alternatives=tuple(others),
@@ -239,6 +243,8 @@ class ModuleExplanation:
         How many of its operators are on the critical path.
     together
         Operators that must move with it although they are outside of it.
+    makespan_s, dimensionless
+        As of `OperatorExplanation`.
     alternatives
         The plan with the whole module on one device, best first.
     """
@@ -253,7 +259,9 @@ class ModuleExplanation:
     critical: int
     together: int
     value_s: float
+    makespan_s: float
     alternatives: tuple[Alternative, ...]
+    dimensionless: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -262,7 +270,8 @@ class ModuleExplanation:
     def __str__(self) -> str:
         from placewright.operators.text import module_explanation_text
 
-        return module_explanation_text(self)
+        with bare_numbers(self.dimensionless):
+            return module_explanation_text(self)
 
 
 def module_names(problem: OperatorProblem) -> dict[str, None]:
@@ -300,7 +309,9 @@ def explain_module(problem: OperatorProblem, plan: OperatorPlan, module: str) ->
         critical=int(critical_operators(judged)[mine].sum()),
         together=int((moving & ~mine).sum()),
         value_s=float(judged.value),
+        makespan_s=judged.makespan_s,
         alternatives=tuple(others),
+        dimensionless=problem.dimensionless,
     )
 
 

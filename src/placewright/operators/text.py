@@ -118,14 +118,19 @@ def module_explanation_text(e: ModuleExplanation) -> str:
     ]
     lines = [
         f"module {e.module}: {e.operators} operators on {', '.join(e.parts)}{together}",
-        f"  from {seconds(e.start_s)} to {seconds(e.end_s)} of {seconds(e.value_s)}, "
-        f"{e.critical} of its operators on the critical path",
+        f"  {_when(e)}, {e.critical} of its operators on the critical path",
         plain_table(("on", "operators", "runs", "resident"), rows, " rrr"),
         *_traffic("in", "from", e.bytes_in),
         *_traffic("out", "to", e.bytes_out),
     ]
     moves = [_moves("moved whole to", e.alternatives, e.value_s)] if e.alternatives else []
     return "\n".join([*lines, *moves])
+
+
+def _when(e: OperatorExplanation | ModuleExplanation) -> str:
+    """Start and end in the schedule of one sample; of a stream, the period beside them."""
+    period = f" (of a stream, {seconds(e.value_s)} each)" if e.value_s != e.makespan_s else ""
+    return f"from {seconds(e.start_s)} to {seconds(e.end_s)} of {seconds(e.makespan_s)}{period}"
 
 
 def _moves(title: str, alternatives: Sequence[Alternative], value_s: float) -> str:
@@ -157,7 +162,7 @@ def explanation_text(explanation: OperatorExplanation) -> str:
     return "\n".join(
         [
             f"{e.operator} runs on {e.device} for {seconds(e.compute_s)}{mates}",
-            f"  from {seconds(e.start_s)} to {seconds(e.end_s)} of {seconds(e.value_s)}, "
+            f"  {_when(e)}, "
             + ("on the critical path" if e.critical else "not on the critical path"),
             *([f"  held here by {e.binding}"] if e.binding else []),
             *crossing,
