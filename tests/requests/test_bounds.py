@@ -9,7 +9,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from placewright.planning.contract import Context
+from placewright.planning.contract import BoundContext, Context
+from placewright.planning.solving import compare
 from placewright.requests import capacity
 from placewright.requests.bounds import alone, alone_each, fluid, refined_bounds, windows
 from placewright.requests.conformance import random_problem, two_servers
@@ -77,8 +78,8 @@ def test_the_lagrangian_bound_is_above_the_optimum_and_near_it() -> None:
 def test_ctrl_c_keeps_the_bounds_that_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulated policy is not lost either; progress has shown each bound."""
 
-    def interrupted(problem: RequestProblem) -> Iterator[tuple[str, float]]:
-        bounds = refined_bounds(problem)
+    def interrupted(problem: RequestProblem, known: BoundContext) -> Iterator[tuple[str, float]]:
+        bounds = refined_bounds(problem, known)
         yield next(bounds)
         yield next(bounds)
         raise KeyboardInterrupt
@@ -117,6 +118,19 @@ def test_with_noise_it_bounds_the_expectation() -> None:
     problem = RequestProblem(service, stream_of([0.0], 0.010), 1.0)
     found = lagrangian(problem)
     assert found == pytest.approx(0.35, abs=0.005)
+
+
+def test_luck_with_noise_passes_no_bound_of_a_result() -> None:
+    """Every second stream the request is in time, which is twice the expectation."""
+    service = two_servers(noise=0.05).subset(np.array([0]), np.array([0]))
+    values = set()
+    for seed in range(8):
+        problem = RequestProblem(service, stream_of([0.0], 0.010), 1.0, noise_seed=seed)
+        name = "shortest-queue"  # does not refuse what is late on a bad day
+        for found in (compare(problem, name), capacity.played(problem, name, bound=True)):
+            values.add(found.value)
+            assert found.value <= found.bound
+    assert values == {0.0, 0.7}
 
 
 def test_the_link_has_no_noise() -> None:

@@ -13,12 +13,12 @@ import numpy as np
 from placewright.errors import InfeasibleError, InputError
 from placewright.numerics.arrays import IntArray
 from placewright.planning.candidates import Candidate, Candidates, Outcome, Status
-from placewright.planning.contract import Context, Direction, Progress, silent
+from placewright.planning.contract import BoundContext, Context, Direction, Progress, silent
 from placewright.planning.parameters import PlannerChoice, choose, opened
 from placewright.planning.result import Provenance, Result
 from placewright.planning.solving import solve
 from placewright.report.text import plain_table
-from placewright.requests.bounds import bounds, fluid_bounds, refined_bounds
+from placewright.requests.bounds import bounds, refined_bounds
 from placewright.requests.judge import RequestJudgement, judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import AUTO, planners
@@ -72,8 +72,9 @@ def played(
     judged = judge(problem, plan)
     took_s = time.perf_counter() - start_s
     known = bounds(problem)
+    context = BoundContext(judged.value, min(known.values()), math.inf, auto=not bound)
     with suppress(KeyboardInterrupt):  # the bounds that are proved by then stay
-        for what, found in refined_bounds(problem) if bound else fluid_bounds(problem):
+        for what, found in refined_bounds(problem, context):
             known[what] = found
             elapsed_s = time.perf_counter() - start_s
             progress(what=what, value=judged.value, bound=min(known.values()), elapsed_s=elapsed_s)

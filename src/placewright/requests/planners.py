@@ -14,7 +14,7 @@ from placewright.errors import MissingDependencyError, UnknownNameError
 from placewright.planning.contract import BoundContext, Context, Planner, on_request, proposal_of
 from placewright.planning.parameters import choose
 from placewright.planning.wings import with_plug_ins
-from placewright.requests.bounds import MOST_REQUESTS, bounds, fluid_bounds, windows
+from placewright.requests.bounds import MOST_REQUESTS, bounds, windows
 from placewright.requests.bounds import refined_bounds as relaxed_bounds
 from placewright.requests.judge import judge
 from placewright.requests.plan import RequestPlan
@@ -104,11 +104,10 @@ def refined_bounds(
     problem: RequestProblem, known: BoundContext | None = None
 ) -> Iterator[tuple[str, float]]:
     """The fluid bound; but for ``auto`` also the Lagrangian one and, for few requests, windows'."""
-    if known is not None and known.auto:  # the others take longer than every policy together
-        yield from fluid_bounds(problem)
-        return
     yield from relaxed_bounds(problem, known)
-    if len(problem.stream) <= MOST_REQUESTS:
+    few = len(problem.stream) <= MOST_REQUESTS
+    # For `auto` the others take longer than every policy together.
+    if few and not (known is not None and known.auto):
         limit_s = float("inf") if known is None else known.deadline_s
         with suppress(MissingDependencyError):
             yield "windows", windows(problem, limit_s)
