@@ -25,7 +25,8 @@ A launcher (or torchrun's agent) that is stopped is continued, or killed, after 
 nothing else could end it. Every other process stays stopped. Half of the disks are given space
 again after some seconds, the others when the command has ended.
 
-A schedule is fine where, within 60 s after the fault (or after it was continued),
+A schedule is fine where, within 60 s after the fault (or after it was continued; or half as much
+again as the command takes undisturbed, if that is more),
 - the command has ended,
 - it exited with 0 and its numbers are right, or with another documented code and words, and there
   is neither a traceback nor an unexpected error on stderr: the parameters of ``operators run
@@ -356,9 +357,10 @@ def run_schedule(shot: Shot, mark: str, usual_s: float) -> Outcome:
                     if not shot.stays:
                         end_faults_of_files(folder)
                     end_server(variant, mark, process)
-            limit_s = PATIENCE * LIMIT_S
+            # A run that goes on after its fault takes at least what is left of it.
+            limit_s = max(PATIENCE * LIMIT_S, (1.5 if outcome.hit else 3) * usual_s)
             try:
-                process.wait(limit_s if outcome.hit else max(limit_s, 3 * usual_s))
+                process.wait(limit_s)
             except subprocess.TimeoutExpired:
                 outcome.faults.append(f"has not ended after {limit_s:g} s: {_stuck(mark, process)}")
             outcome.code, outcome.seconds = process.poll(), time.monotonic() - shot_at
