@@ -101,20 +101,30 @@ def test_rows_that_must_be_sorted_are_tried_in_order() -> None:
     assert found.tried
 
 
-def test_a_model_that_draws_is_compared_without_random_numbers(tmp_path: Path) -> None:
-    """Once with each of two seeds, and its parts without."""
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_model_that_draws_is_compared_without_random_numbers(
+    tmp_path: Path, normalised: bool
+) -> None:
+    """Once with each of two seeds, and its parts without; where the loss is the same for both."""
     modes = tmp_path / "modes"  # what Python changes in a comparison is taken back
 
     class Draws(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.linear = nn.Linear(6, 5)
+            self.norm = nn.LayerNorm(5) if normalised else nn.Identity()
 
         def forward(self, x: Tensor) -> Tensor:
             with modes.open("a") as file:
                 file.write("train " if self.training else "eval ")
-            return nn.functional.dropout(self.linear(x), 0.5, self.training)
+            drawn = nn.functional.dropout(self.linear(x), 0.5, self.training)
+            return self.norm(drawn)  # type: ignore[no-any-return]
 
-    found = split_loss(replace(source(nn.functional.cross_entropy, LABELS), model=Draws()))
+    def square(outputs: Tensor, _: Tensor) -> Tensor:
+        mean = (outputs**2).mean()
+        return mean - mean.detach() + 1  # which it is but for rounding
+
+    loss = square if normalised else nn.functional.cross_entropy
+    found = split_loss(replace(source(loss, LABELS), model=Draws()))
     assert (found.reduction, found.tried, found.refusal) == ("mean", True, "")
     assert modes.read_text().split() == ["train", "train", "eval", "eval", "eval"]
