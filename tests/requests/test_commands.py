@@ -14,6 +14,7 @@ from placewright.requests.files import read_problem, write_problem
 from tests.cli.run_cli import run_cli
 from tests.published import published
 from tests.requests.test_files import base
+from tests.requests.test_readers import SERVING
 
 Captured = pytest.CaptureFixture[str]
 
@@ -50,6 +51,21 @@ def test_a_published_scenario_is_played_and_logged(tmp_path: Path, capsys: Captu
     assert sum(x["accuracy"] for x in kept) / 40_545 == pytest.approx(report["effective_accuracy"])
     assert report["success_rate"] == pytest.approx(0.909977, abs=1e-6)
     assert sum(x["server"] is None for x in lines) == 3650
+
+
+def test_arrivals_of_a_scenario_have_a_seed(tmp_path: Path, capsys: Captured) -> None:
+    """That of `--arrival-seed`; without it `simulate` takes the policy's."""
+    file = write_data(SERVING, tmp_path / "s.json")
+
+    def arrivals(verb: str, *words: object) -> str:
+        words = (f"serving:{file}", "--scenario", "s", "--planner", "edf-fastest", *words)
+        report = run_cli(capsys, "requests", verb, *words, "-f", "json").data
+        return str(report["problem_hash"])
+
+    third = arrivals("plan", "--arrival-seed", 3)
+    assert third not in (arrivals("plan"), arrivals("plan", "--seed", 3))
+    assert third == arrivals("compare", "--arrival-seed", 3)
+    assert third == arrivals("simulate", "--arrival-seed", 3) == arrivals("simulate", "--seed", 3)
 
 
 def test_capacity_names_a_rate_and_a_server(tmp_path: Path, capsys: Captured) -> None:
@@ -111,12 +127,18 @@ def test_capacity_names_candidates(tmp_path: Path, capsys: Captured) -> None:
         ["simulate", "{file}", "--planner", "jf2"],
         ["simulate", "{file}", "--planner", "ms"],
         ["plan", "{file}", "--target-success", "0"],
+        ["plan", "{file}", "--target-success", "0.5", "--report", "x.html"],
+        ["plan", "{file}", "--target-success", "0.5", "--trace", "x.json"],
+        ["plan", "{file}", "--target-success", "0.5", "--time-limit", "1"],
+        ["simulate", "{file}", "{plan}", "--planner", "edf-fastest"],
+        ["simulate", "{file}", "{plan}", "--seed", "5"],
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path: Path, capsys: Captured, words: list[str]) -> None:
     """With a message and a next step, never a traceback."""
     file = write_data(base(), tmp_path / "p.json")
-    output = run_cli(capsys, "requests", *[w.format(file=file) for w in words])
+    plan = write_data({"plan": {"policy": "rolling"}}, tmp_path / "plan.json")
+    output = run_cli(capsys, "requests", *[w.format(file=file, plan=plan) for w in words])
     assert output.code == 1
     assert "next:" in output.err
     assert "Traceback" not in output.err

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from placewright.io.output import output_file
 from placewright.planning.wing import Loaded
-from placewright.requests.serving.commands import LogOption, evaluate, profile, run, serve
+from placewright.requests.serving.commands import evaluate, profile, refuse, run, serve
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
@@ -31,7 +32,7 @@ ScenarioOption = Annotated[
 ArrivalSeedOption = Annotated[
     int | None,
     typer.Option(
-        "--arrival-seed", min=0, metavar="N", help="Of arrivals and noise; 0, the file's."
+        "--arrival-seed", min=0, metavar="N", help="Of arrivals and noise; else the file's, or 0."
     ),
 ]
 RateOption = Annotated[
@@ -56,7 +57,18 @@ TargetOption = Annotated[
     ),
 ]
 
+RequestsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--log",
+        metavar="FILE",
+        callback=output_file,
+        help="Write every request, in place of what FILE holds: one JSON object a line.",
+    ),
+]
+
 PREFIX = "serving:"
+TIME_LIMIT_S = 60.0
 
 
 def read(source: str, scenario: str | None, seed: int | None) -> RequestProblem:
@@ -119,28 +131,32 @@ def simulate(
     plan: Path | None = None,
     scenario: ScenarioOption = None,
     arrival_seed: ArrivalSeedOption = None,
-    planner: str = "auto",
+    planner: str | None = None,
     seed: int = 0,
     load: RateOption = None,
-    log: LogOption = None,
+    log: RequestsOption = None,
     bound: BoundOption = False,
     report: Path | None = None,
     trace: Path | None = None,
 ) -> None:
     """Simulate a stream of requests under a policy: success, accuracy and latency.
 
-    The seed is the policy's, and of a published scenario the arrivals' too.
+    The seed is the policy's, and without --arrival-seed a published scenario's arrivals' too.
     """
-    from placewright.planning.solving import judged_plan
+    from placewright.planning.solving import judged_plan, refuse_beside_plan
     from placewright.requests.capacity import played
 
-    own_seed = seed if source.startswith(PREFIX) else arrival_seed
-    problem = _problem(source, scenario, own_seed, load)
+    refuse_beside_plan(plan, planner, None)
+    if arrival_seed is None and source.startswith(PREFIX):
+        arrival_seed = seed
+    elif plan is not None:
+        refuse({"--seed": seed}, "a plan that is given has its own seed", "give --arrival-seed")
+    problem = _problem(source, scenario, arrival_seed, load)
     if plan is not None:
         result = judged_plan(problem, plan)
     else:
         with console.meter(f"simulating {problem.name}", unit="") as meter:
-            result = played(problem, planner, seed, bound=bound, progress=meter)
+            result = played(problem, planner or "auto", seed, bound=bound, progress=meter)
     console.print_result(result, report=report, trace=trace)
     if log is not None:
         console.kept(result.judgement.write_log(log))
@@ -154,7 +170,7 @@ def plan(
     load: RateOption = None,
     planner: str = "auto",
     target_success: TargetOption = None,
-    time_limit: float = 60.0,
+    time_limit: float = TIME_LIMIT_S,
     seed: int = 0,
     report: Path | None = None,
     trace: Path | None = None,
@@ -166,6 +182,9 @@ def plan(
     from placewright.planning.solving import solve
     from placewright.requests.capacity import capacity
 
+    if target_success is not None:
+        other = {"--report": report, "--trace": trace, "--time-limit": time_limit != TIME_LIMIT_S}
+        refuse(other, "is not for --target-success", "leave one of the two out")
     problem = _problem(source, scenario, arrival_seed, load)
     if target_success is not None:
         known = catalogue(source, scenario)

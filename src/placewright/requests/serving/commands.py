@@ -274,7 +274,7 @@ def serve(
         ) as model:
             serve_text_forever(model, options, on_ready=ready)
         return
-    _refuse({"--context": context, "--users": users}, "is for --language-model", "leave it out")
+    refuse({"--context": context, "--users": users}, "is for --language-model", "leave it out")
     servers = _servers(server, cluster)
     check_start(servers, options)
     families = _families(family, console, models or ())
@@ -321,7 +321,7 @@ def evaluate(
     """Measure how often each variant of a family is right on labelled rows."""
     from placewright.requests.serving import accuracy
 
-    _refuse({"--update": update and family == "digits"}, "is for a file", "leave it out")
+    refuse({"--update": update and family == "digits"}, "is for a file", "leave it out")
     (made,) = _families([family], console, models or [])
     rows = accuracy.read_rows(data, made, labels)
     with console.meter(f"evaluating {made.name}", unit="") as meter:
@@ -467,15 +467,15 @@ def run(
             "--max-batch": max_batch != 16,
             "--log": log,
         }
-        _refuse(own, "is for a server of one's own", "leave it out, or --url")
+        refuse(own, "is for a server of one's own", "leave it out, or --url")
         names = family or []
-        _refuse({"--family": names[1:]}, "is one where --url is given", "give one of them")
+        refuse({"--family": names[1:]}, "is one where --url is given", "give one of them")
         target = target_at(url, next(iter(names), None), os.environ.get(TOKEN, ""), certificates)
         found = load_target(target, loads, traffic, console.note)
         console.show(lambda: [each.as_json() for each in found], lambda: table(found))
         console.keep(lambda: [each.as_json() for each in found])
         return
-    _refuse({"--ca-file": certificates}, "is for a server of --url", "leave it out")
+    refuse({"--ca-file": certificates}, "is for a server of --url", "leave it out")
     # What it begins with: the simulation has to know who decides.
     fixed = PlannedPolicy(named_policy(policy)) if plan is None else _policy(policy, plan)
     options = ServingOptions(policy=fixed, engine=engine, port=0, most_batch=max_batch, log=log)
@@ -486,7 +486,7 @@ def run(
     console.keep(lambda: [each.as_json() for each in found])
 
 
-def _refuse(options: Mapping[str, object], why: str, hint: str) -> None:
+def refuse(options: Mapping[str, object], why: str, hint: str) -> None:
     """Raise an `InputError` of the first of these options that was given."""
     from placewright.errors import InputError
 
@@ -513,7 +513,7 @@ def _text_model(
     from placewright.cluster.files import load_cluster
     from placewright.planning.wings import wings
 
-    _refuse(others, "is not for a language model", "leave it out, or --language-model")
+    refuse(others, "is not for a language model", "leave it out, or --language-model")
     loader = next(each.language for each in wings().values() if each.language is not None)
     cluster = Cluster.detect() if on is None else load_cluster(str(on))
     with ExitStack() as stack:
