@@ -217,7 +217,7 @@ REQUESTS = {
     "duration": 2,
     "arrivals": [
         {"family": "f", "rate": 20, "deadline": "0.1s", "process": "gamma"},
-        {"family": "f", "rate": 20, "deadline": [0.1, 0.2], "process": "azure", "file": "t.csv",
+        {"family": "f", "rate": 1, "deadline": [0.1, 0.2], "process": "azure", "file": "t.csv",
          "min_accuracy": [0, 0.6]},
     ],
     "noise": 0.1,

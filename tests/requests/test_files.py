@@ -26,10 +26,19 @@ def base() -> dict[str, Any]:
     }
 
 
+def process(**given: Any) -> dict[str, Any]:
+    """An arrival process of `base`."""
+    return {"family": "f", "rate": 20, "deadline": 1} | given
+
+
 def test_a_problem_reads_back_equal(tmp_path: Path) -> None:
     """Every feature of random problems, to the last bit."""
     for seed in range(10):
-        problem = random_problem(seed)
+        problem, links = random_problem(seed), np.random.default_rng(seed).uniform(1, 1e9, 3)
+        service = problem.service.replace(seconds_per_byte=1 / links[: problem.service.servers])
+        problem = problem.replace(
+            service=service, rates_per_s=np.array([0.0, 1.0]), rate_variants=np.array([0, 1])
+        )
         again = read_problem(write_problem(problem, tmp_path / "p.json"))
         assert again.hash() == problem.hash()
 
@@ -69,6 +78,12 @@ def test_arrivals_are_drawn(tmp_path: Path, process: str) -> None:
         ({"arrivals": [{"family": "f", "rate": 1, "deadline": [2, 1]}]}, "deadline"),
         ({"arrivals": [{"family": "f", "rate": 1e12, "deadline": 1}]}, "too many requests"),
         ({"arrivals": [{"family": "f", "rate": 1, "deadline": [1, "1e999s"]}]}, "deadline"),
+        ({"arrivals": [process(deadline=-1)]}, r"arrivals\[0\].deadline: a time must be"),
+        ({"arrivals": [process(min_accuracy=[])]}, r"arrivals\[0\].min_accuracy: "),
+        ({"arrivals": [process(burst=5)]}, r"\[0\].burst: burst is of the process mmpp"),
+        ({"arrivals": [process(variation=5)]}, "variation is of the process gamma"),
+        ({"arrivals": [process(file="t.csv")]}, "file is of the process azure"),
+        ({"arrivals": [process(process="azure")]}, "the trace is missing"),
         ({"arrivals": []}, "at least one arrival process"),
         ({"arrivals": None}, "either arrivals or requests"),
         ({"duration": 0}, "duration"),
@@ -81,6 +96,18 @@ def test_what_is_wrong_is_named(tmp_path: Path, change: dict[str, Any], says: st
     with pytest.raises(PlacewrightError, match=says) as caught:
         read_problem(path)
     assert "wrong.json" in str(caught.value)
+
+
+def test_a_trace_lasts_as_long_as_the_problem(tmp_path: Path) -> None:
+    """40 requests at 20 a second are enough for two seconds, in whatever unit, and for no more."""
+    (tmp_path / "t.csv").write_text("".join(f"{k * k}\n" for k in range(40)))
+    entry = base() | {"arrivals": [process(process="azure", file="t.csv")]}
+    for duration in ("2s", "2000ms", 2):
+        problem = read_problem(write_data(entry | {"duration": duration}, tmp_path / "p.json"))
+        assert (len(problem.stream), problem.duration_s) == (40, 2.0)
+    path = write_data(entry | {"duration": 2.1}, tmp_path / "p.json")
+    with pytest.raises(PlacewrightError, match=r"ends before the duration \(40 requests"):
+        read_problem(path)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,20 @@ def test_seconds_from_the_first_request(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(f"{HEAD}1,2023-11-16 18:17:04.5000000\n\n2,2023-11-16 18:17:03.0000000\n")
     assert read_arrivals(path).tolist() == [0.0, 1.5]
+
+
+def test_times_do_not_depend_on_the_zone_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor on how the column is written; offsets count behind seven digits, too."""
+    path = tmp_path / "t.csv"
+    path.write_text("id, timestamp\n1,2024-03-31 01:30:00\n2,2024-03-31 05:30:00.0000000+02:00\n")
+    for zone in ("UTC", "Europe/Berlin"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        assert read_arrivals(path).tolist() == [0.0, 7200.0]
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ def validate(
         return model.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        loc = first["loc"]
+        loc = _within(data, first["loc"], first["type"])
         place = f"{where}{_line(text, loc)}: {field_path(loc)}"
         if first["type"] == "extra_forbidden":
             known = _keys(_inner(model, loc))
@@ -440,6 +440,19 @@ _OnceLoader.yaml_implicit_resolvers = {  # dates are text
 
 def _keys(model: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _within(data: Any, loc: Location, kind: str) -> Location:
+    """`loc` without the names that pydantic gives to the types of a union."""
+    kept, here = list[int | str](), data
+    for part in loc:
+        inside = isinstance(here, Mapping) and part in here
+        inside = inside or (isinstance(here, list) and isinstance(part, int) and part < len(here))
+        if inside:
+            here = here[part]
+        if inside or (kind == "missing" and part == loc[-1]):
+            kept.append(part)
+    return tuple(kept)
 
 
 def _inner(model: type[BaseModel], loc: Location) -> type[BaseModel]:

@@ -27,6 +27,7 @@ from placewright.requests.stream import COLUMNS, Stream, gamma, mmpp, poisson, s
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Finite = Annotated[Seconds, Field(allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
@@ -78,7 +79,7 @@ class ArrivalEntry(FileModel):
     ----------
     process
         ``poisson``; ``mmpp`` and ``gamma`` are burstier at the same mean; ``azure`` takes the
-        times of a trace file, sped up to the rate.
+        first times of a trace file, sped up to the rate.
     deadline
         Seconds after arrival; or uniform between two.
     min_accuracy
@@ -89,7 +90,7 @@ class ArrivalEntry(FileModel):
     rate: Positive
     process: Literal["poisson", "mmpp", "gamma", "azure"] = "poisson"
     deadline: Seconds | tuple[Finite, Finite]
-    min_accuracy: Share | list[Share] = 0.0
+    min_accuracy: Share | Annotated[list[Share], Field(min_length=1)] = 0.0
     time_sensitivity: Share = 0.5
     accuracy_sensitivity: Share = 0.5
     input_bytes: Bytes = 0.0
@@ -121,12 +122,12 @@ class RequestFile(FileModel):
     name: str = ""
     variants: Annotated[list[VariantFileEntry], Field(min_length=1)]
     servers: Annotated[list[ServerFileEntry], Field(min_length=1, max_length=10_000)]
-    duration: Positive
+    duration: Annotated[Finite, Field(gt=0)]
     arrivals: list[ArrivalEntry] | None = None
     requests: RequestColumns | None = None
     noise: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
     seed: Annotated[int, Field(ge=0)] = 0
-    rates_per_s: list[Positive] = Field(default_factory=list)
+    rates_per_s: list[Rate] = Field(default_factory=list)
     rate_variants: list[str] = Field(default_factory=list)
 
 
@@ -296,8 +297,15 @@ def _server_json(s: Service, i: int) -> dict[str, Any]:
     if math.isfinite(s.server_memory_bytes[i]):
         entry["memory"] = float(s.server_memory_bytes[i])
     if s.seconds_per_byte[i] > 0:
-        entry["bandwidth"] = 1.0 / float(s.seconds_per_byte[i])
+        entry["bandwidth"] = _inverse(float(s.seconds_per_byte[i]))
     return entry
+
+
+def _inverse(value: float) -> float:
+    """A number whose inverse is `value` to the last bit, or else the nearest one."""
+    found = 1.0 / value
+    near = (found, math.nextafter(found, 0.0), math.nextafter(found, math.inf))
+    return next((x for x in near if 1.0 / x == value), found)
 
 
 def _problem(entry: RequestFile, name: str, folder: Path) -> RequestProblem:
@@ -380,6 +388,7 @@ def _drawn(entry: RequestFile, service: Service, folder: Path) -> Stream:
     parts: list[dict[str, Any]] = []
     for k, process in enumerate(entry.arrivals or []):
         rng = np.random.default_rng([entry.seed, k])
+        _refuse_unused(process, f"arrivals[{k}]")
         times = _times(rng, process, entry.duration, folder)
         n = len(times)
         low, high = _pair(process.deadline)
@@ -409,6 +418,26 @@ def _pair(deadline: Any) -> tuple[float, float]:
     return low, high
 
 
+OF_PROCESS = {"burst": "mmpp", "variation": "gamma", "file": "azure"}
+"""Keys of arrivals that one process has, and the others do not."""
+
+
+def _refuse_unused(process: ArrivalEntry, where: str) -> None:
+    """Raise where a key says what this process does not have, or its trace is not named."""
+    for key, owner in OF_PROCESS.items():
+        value = getattr(process, key)
+        if process.process != owner and value != ArrivalEntry.model_fields[key].default:
+            raise InputError(
+                f"{key} is of the process {owner}",
+                where=f"{where}.{key}",
+                by=f"got {value!r} of {process.process}",
+                hint=f"write process: {owner}, or leave {key} out",
+            )
+    if process.process == "azure" and not process.file:
+        hint = "name a CSV file with the column TIMESTAMP"
+        raise InputError("the trace is missing", where=f"{where}.file", hint=hint)
+
+
 def _times(
     rng: np.random.Generator, process: ArrivalEntry, duration_s: float, folder: Path
 ) -> FloatArray:
@@ -417,7 +446,15 @@ def _times(
     if process.process == "gamma":
         return gamma(rng, process.rate, duration_s, process.variation)
     if process.process == "azure":
-        times, _ = scaled(read_arrivals(folder / process.file), process.rate)
+        times, long_s = scaled(read_arrivals(folder / process.file), process.rate)
+        if long_s < duration_s * (1 - 1e-9):
+            raise InputError(
+                "the trace ends before the duration",
+                where=str(folder / process.file),
+                by=f"{len(times)} requests at {process.rate:g}/s last {long_s:g} s of "
+                f"{duration_s:g} s",
+                hint="give a shorter duration, a lower rate or a longer trace",
+            )
         return times[times < duration_s]
     return poisson(rng, process.rate, duration_s)
 

@@ -11,7 +11,7 @@ ISCA 2024: the columns TIMESTAMP, ContextTokens, GeneratedTokens.
 from __future__ import annotations
 
 import math
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -215,12 +215,13 @@ TIMES = "TIMESTAMP"
 def read_arrivals(path: str | Path) -> FloatArray:
     """Seconds from the first request, in order: of the column TIMESTAMP, or else of the first one.
 
-    Times are dates as in ISO 8601, or seconds.
+    Times are seconds, or dates as in ISO 8601, which are of UTC where they have no offset.
     Raises `InputError`, which names the file and the line that cannot be read.
     """
     lines = [(k, row) for k, row in enumerate(csv_rows(path), 1) if row]
     head = lines[0][1] if lines else []
-    column = head.index(TIMES) if TIMES in head else 0
+    names = [name.strip().upper() for name in head]
+    column = names.index(TIMES) if TIMES in names else 0
     if head and _time(head, column) is None:
         del lines[0]
     times = []
@@ -240,8 +241,10 @@ def _time(row: list[str], column: int) -> float | None:
     try:
         seconds = float(written)
     except ValueError:
-        try:  # seven digits of a second; datetime takes six
-            return datetime.fromisoformat(written[:26]).timestamp()
+        try:
+            date = datetime.fromisoformat(written.strip())
         except ValueError:
             return None
+        # Not the zone of this machine, in which an hour may be missing.
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
     return seconds if math.isfinite(seconds) else None
