@@ -7,6 +7,7 @@ architectures without formulas, and for models of one's own.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placewright.errors import InputError, UnsupportedError
@@ -27,7 +27,7 @@ from placewright.layers.devicemap.configs import (
     published_form,
 )
 from placewright.layers.devicemap.model import LanguageModel, Layer
-from placewright.layers.generation.model_folder import configured
+from placewright.layers.generation.model_folder import configured, quiet
 
 _TOWER = re.compile(r"vision|visual|tower|audio|speech|image", re.I)
 _EXPERTS = re.compile(r"(^|\.)experts(\.|$)")
@@ -264,6 +264,7 @@ def _counted(module: nn.Module) -> list[_Kept] | None:
     ``None`` where there is none: the model takes other inputs, or looks at values.
     """
     try:
+        module = _without_data(module)
         found = [_caches(module, tokens) for tokens in _TOKENS]
         sizes = [[_elements(layer) for layer in layers] for layers in found]
         if any(len(each) != len(sizes[0]) for each in sizes) or not any(sizes[0]):
@@ -300,21 +301,30 @@ def _window_of(layer: Any) -> int:
     return window if _elements(layer) == pair else 0
 
 
+def _without_data(module: nn.Module) -> nn.Module:
+    """A copy on the meta device, without hooks: forwards leave marks (of the longest text, say)."""
+    form = torch.bfloat16  # in which products of experts are there
+    memo: dict[int, Any] = {}
+    for x in (*module.parameters(), *module.buffers()):
+        empty = torch.empty_like(x, device="meta", dtype=form if x.is_floating_point() else None)
+        memo[id(x)] = nn.Parameter(empty, False) if isinstance(x, nn.Parameter) else empty
+    copied = copy.deepcopy(module, memo)
+    for part in copied.modules():
+        part._forward_hooks.clear()
+        part._forward_pre_hooks.clear()
+    return copied.eval()
+
+
 def _caches(module: nn.Module, tokens: int) -> list[Any]:
     """The cache of every block after so many tokens of one text."""
-    form = torch.bfloat16  # in which products of experts are there
-    state = {
-        name: torch.empty_like(x, device="meta", dtype=form if x.is_floating_point() else None)
-        for found in (module.named_parameters, module.named_buffers)
-        for name, x in found(remove_duplicate=False)
-    }
     text = torch.empty((1, tokens), dtype=torch.int64, device="meta")
     inputs = {"input_ids": text, "use_cache": True}
     if getattr(getattr(module, "config", None), "is_encoder_decoder", False):
         inputs["decoder_input_ids"] = text
-    with torch.no_grad(), _NoValues():  # type: ignore[no-untyped-call]
-        output = functional_call(module, state, (), inputs, tie_weights=False)
-    found: Any = getattr(output, "past_key_values", None) or getattr(output, "cache_params", None)
+    with quiet(), torch.no_grad(), _NoValues():  # type: ignore[no-untyped-call]
+        output = module(**inputs)
+        found: Any = getattr(output, "past_key_values", None)
+        found = found or getattr(output, "cache_params", None)
     both: list[Any] = [getattr(found, f"{x}_attention_cache", None) for x in ("self", "cross")]
     if all(both):
         return [*zip(both[0].layers, both[1].layers, strict=True)]

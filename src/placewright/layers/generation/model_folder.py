@@ -6,6 +6,7 @@ and nobody is asked whether to, nothing is fetched, and what is no regular file 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +47,18 @@ def _with_infinities(value: Any) -> Any:
             return float(value["__float__"])
         return {name: _with_infinities(x) for name, x in value.items()}
     return [_with_infinities(x) for x in value] if isinstance(value, list) else value
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings of transformers: of weights that are not there yet, of slow kernels."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def check_files(folder: Path) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 import inspect
 import json
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -28,7 +27,13 @@ from torch import Tensor, nn
 
 from placewright.errors import InputError, UnsupportedError
 from placewright.io.tensor_files import DTYPES, StoredTensor, stored_tensors
-from placewright.layers.generation.model_folder import CONFIG, configured, from_folder, refusing
+from placewright.layers.generation.model_folder import (
+    CONFIG,
+    configured,
+    from_folder,
+    quiet,
+    refusing,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,7 @@ def skeleton(config: str, dtype: str, attention: str) -> Any:
     try:
         found = configured(values)
         made: Any = AutoModelForSeq2SeqLM if found.is_encoder_decoder else AutoModelForCausalLM
-        with torch.device("meta"), _quiet():
+        with torch.device("meta"), quiet():
             model = made.from_config(
                 found, dtype=getattr(torch, dtype), attn_implementation=attention or None
             )
@@ -344,7 +349,7 @@ class Stage:
             value.requires_grad_(False)
         if not self.part:  # a part of a model has no buffers, and lacks what that initializes
             try:
-                with _quiet():
+                with quiet():
                     self.model.initialize_weights()
             except Exception as error:
                 raise _not_apart(self.model, error) from error
@@ -603,18 +608,6 @@ def needed_names(stage: Stage) -> Sequence[str]:
     """
     own = {*stage.names.values(), *stage.computed.values()}
     return sorted({*own, *(stage.tied.get(name, name) for name in own)})
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the warnings of transformers about weights that are not there yet."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _own_numbers(module: nn.Module, path: str) -> tuple[str, ...]:
