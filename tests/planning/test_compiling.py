@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from placewright.errors import InputError
 from placewright.interpreter import python_command, python_environment
 from placewright.operators.planners import rehearsals
 from placewright.operators.problem import OperatorProblem
@@ -25,11 +26,15 @@ CHILD = python_command("-m", "placewright.planning.compiling", "operators", "0")
 
 
 def test_there_is_one_for_every_other_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or as many as a variable says."""
+    """Or as many as a variable says; not thousands, nor what is no number."""
     monkeypatch.delenv(COMPILERS, raising=False)
     assert 0 <= compilers() <= MOST_COMPILERS
     monkeypatch.setenv(COMPILERS, "7")
     assert compilers() == 7
+    for wrong in ("-1", "two", "65", "9" * 5000, "\u0663", " "):
+        monkeypatch.setenv(COMPILERS, wrong)
+        with pytest.raises(InputError, match=f"{COMPILERS}: is no whole number from 0 to 64"):
+            compilers()
 
 
 def test_they_are_started_once(monkeypatch: pytest.MonkeyPatch) -> None:

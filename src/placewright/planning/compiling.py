@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import subprocess
 import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
 
-from placewright.errors import PlacewrightError
+from placewright.errors import InputError, PlacewrightError
 from placewright.interpreter import python_command, python_environment
 from placewright.numerics.clocks import CompileClock
 from placewright.planning.wing import Wing
@@ -25,16 +26,26 @@ from placewright.planning.wings import find_wing, wings
 COMPILERS = "PLACEWRIGHT_COMPILERS"
 """Environment variable: how many processes compile beside this one; 0: none."""
 
-MOST_COMPILERS = 3
-"""More would wait for each other."""
+MOST_COMPILERS, MOST_ASKED = 3, 64
+"""More would wait for each other; so many may be asked for, each of which takes 200 MB."""
 
 
 def compilers() -> int:
-    """As `COMPILERS` says, else one for every other core, at most `MOST_COMPILERS`."""
-    asked = os.environ.get(COMPILERS, "")
-    if asked.isdecimal():
-        return int(asked)
-    return min(len(os.sched_getaffinity(0)) - 1, MOST_COMPILERS)
+    """As `COMPILERS` says, else one for every other core, at most `MOST_COMPILERS`.
+
+    Raises `InputError`: it says something else than a number of processes.
+    """
+    asked = os.environ.get(COMPILERS)
+    if not asked:
+        return min(len(os.sched_getaffinity(0)) - 1, MOST_COMPILERS)
+    if not re.fullmatch(r"[0-9]{1,9}", asked) or int(asked) > MOST_ASKED:
+        raise InputError(
+            f"is no whole number from 0 to {MOST_ASKED}",
+            where=COMPILERS,
+            by=f"got {asked[:40]!r}",
+            hint="0: none; or unset it",
+        )
+    return int(asked)
 
 
 def compile_beside(wing: Wing) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -145,7 +146,10 @@ def test_tied_weights_are_held_once_where_both_ends_meet() -> None:
 
 
 def test_sources_mean_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mapping, a file, a folder, and a name in the cache of the hub."""
+    """A mapping, a file, a folder, and a name in the cache of the hub.
+
+    A user without a home has no cache: not in a folder ``~`` of the current one.
+    """
     text = json.dumps(LLAMA_8B)
     snapshot = tmp_path / "hub" / "models--meta--small" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
@@ -156,6 +160,13 @@ def test_sources_mean_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     layers = language_model(LLAMA_8B).layers
     for source in (tmp_path / "config.json", tmp_path, str(tmp_path), "meta/small"):
         assert language_model(source).layers == layers
+    monkeypatch.delenv("HF_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "~" / ".cache").mkdir(parents=True)
+    (tmp_path / "~" / ".cache" / "huggingface").symlink_to(tmp_path)
+    with pytest.raises(InputError, match="no configuration of a model is there"):
+        language_model("meta/small")
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,10 @@ def _cached(name: str) -> Path | None:
     """The newest snapshot of a model in the cache of the hub."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return None
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    home = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub"))
+    if hub.parts[0].startswith("~"):  # no home: a folder of that name here is no cache
+        return None
     folder = hub / f"models--{name.replace('/', '--')}" / "snapshots"
     found = sorted(folder.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)
     return found[-1] if found else None
