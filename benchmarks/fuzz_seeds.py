@@ -89,6 +89,7 @@ DAG = {
     "tasks": [{"name": "t0", "cost": 4.0, "kind": "k"}, {"name": "t1", "cost": 2}],
     "dependencies": [{"source": "t0", "target": "t1", "size": 5.0}],
 }
+DOT = 'digraph { node [shape=box]; a [cpu=1.5, gpu="0.1"]; "b c" [cpu=2, gpu=1]; a -> "b c" [bytes="4e6"] }'
 STG = "2\n0 0 0\n1 4 1 0 5\n2 3 1 1 2\n3 0 1 2 0 # end\n"
 WORKFLOW = {
     "name": "w",
@@ -322,6 +323,7 @@ def _published() -> list[Reader]:
     from placewright.layers.files import read_piper
     from placewright.operators.readers.neural_networks import read_expert, read_msr, read_pipedream
     from placewright.operators.readers.task_graphs import read_dag, read_stg, read_wfcommons
+    from placewright.operators.readers.tasks import read_dot
     from placewright.requests.files import read_catalogue
     from placewright.requests.readers import read_arrivals, serving_catalogue, serving_problem
 
@@ -331,6 +333,7 @@ def _published() -> list[Reader]:
         msr = read_msr(path)
     return [
         Reader("dag", read_dag, [_json(DAG), _yaml(DAG)]),
+        Reader("dot", read_dot, [{"file.dot": DOT.encode()}]),
         Reader("stg", read_stg, [{"file.stg": STG.encode()}]),
         Reader(
             "wfcommons",

@@ -189,9 +189,17 @@ def _shortened(part: str) -> str:
 
 def described(error: BaseException) -> str:
     """An error in one line, to stand in another message: PyTorch's may be pages of C++ frames."""
-    lines = str(error).strip().splitlines() or [""]
+    lines = text_of(error).strip().splitlines() or [""]
     words = error.brief if isinstance(error, PlacewrightError) else lines[0]
     return f"{type(error).__name__}: {words}"
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says; that of a user's own class may raise in turn."""
+    try:
+        return str(error)
+    except Exception:
+        return "its text cannot be read"
 
 
 def _rebuild(

@@ -26,6 +26,13 @@ def broken():
 def wordy():
     raise ValueError("too large\\nframe #15")
 
+class Own(BaseException):
+    def __str__(self):
+        return self.text
+
+def own():
+    raise Own
+
 def terminated():
     from placewright.errors import Terminated
     raise Terminated(143)
@@ -107,6 +114,7 @@ def test_without_weights_a_zoo_model_takes_no_memory() -> None:
         ("bad_loss", "loss_fn is not callable"),
         ("number", "is not a function"),
         ("wordy", r"raised ValueError: too large\n  next"),
+        ("own", "raised Own: its text cannot be read"),
         ("plane", "did you mean 'plain'"),
     ],
 )

@@ -10,6 +10,8 @@ import pytest
 import yaml
 from safetensors.torch import save_file
 
+from placewright.cli.sources import ELSEWHERE, SCHEMES
+from placewright.files import formats
 from placewright.operators.conformance import tiny
 from placewright.operators.files import write_problem
 from tests.cli.models import tower
@@ -332,3 +334,8 @@ def test_a_stream_is_run_and_compared_with_eager(
         output = run_cli(capsys, *stream, "--steps", 1, refused)
         assert output.code == 1
         assert why in output.err
+
+
+def test_every_format_of_a_task_graph_is_a_source() -> None:
+    """Or another verb takes it."""
+    assert not set(formats()) - set(SCHEMES) - set(ELSEWHERE)

@@ -26,7 +26,7 @@ from torch.nn.parameter import is_lazy
 
 from placewright.capturing.python_state import Container, PythonState
 from placewright.capturing.source import ModelSource
-from placewright.errors import InputError, PlacewrightError, UnsupportedError
+from placewright.errors import InputError, PlacewrightError, UnsupportedError, text_of
 from placewright.graph.graph import input_name
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -204,7 +204,7 @@ def trace_error(
     `given`: what the model was called with.
     """
     where = f"model {model}" + (f", module {module!r}" if module else "")
-    text = " ".join(str(error).split())[:300]
+    text = " ".join(text_of(error).split())[:300]
     kind = type(error).__name__
     if reads_values(error):
         read, hint = _value_read(text)

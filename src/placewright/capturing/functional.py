@@ -144,9 +144,9 @@ def _record(
                 decomposition_table=FUNCTIONAL_BATCH_NORM | KNOWN_SCALARS,
                 _allow_non_fake_inputs=True,
             )(*values)
-    except (PlacewrightError, Terminated):
+    except (PlacewrightError, Terminated, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         module, name = path[-1] if path else "", type(model).__name__
         raise trace_error(error, module, name, given=inputs.described()) from error
     return recorded, restores

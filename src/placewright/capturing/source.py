@@ -370,9 +370,9 @@ def _module(path: str) -> ModuleType:
             where=f"model {path}",
             hint=f"run from the directory that holds it (now {here}) or install it",
         ) from error
-    except Terminated:
+    except (Terminated, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # whatever the user's code raises, `sys.exit` too
         raise InputError(
             f"importing it raised {described(error)}",
             where=f"module {path}",
@@ -397,9 +397,9 @@ def _folder_and_module(file: Path) -> tuple[str, str]:
 def _call(make: Callable[..., Any], sizes: Mapping[str, int], source: str) -> Any:
     try:
         return make(**sizes)
-    except (PlacewrightError, Terminated):
+    except (PlacewrightError, Terminated, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         hint = "a factory takes no arguments; give it the keyword `batch` to use --batch"
         raise InputError(
             f"the factory raised {described(error)}",

@@ -37,6 +37,7 @@ SCHEMES = {
     "tensorflow:package.module:factory, models that TensorFlow executes",
     "dag": "dag:FILE.json, a task graph on heterogeneous nodes",
     "stg": "stg:FILE.stg[?devices=N], a task graph of the Standard Task Graph Set",
+    "dot": "dot:FILE.dot [--on CLUSTER], a directed graph of Graphviz",
     "wfcommons": "wfcommons:FILE.json --on CLUSTER, a scientific workflow",
     "msr": "msr:FILE.json[?cost_scale=X], accelerators and CPUs around host memory",
     "pipedream": "pipedream:FILE.txt --on CLUSTER, a profiled training graph",

@@ -37,6 +37,7 @@ def test_it_is_read_as_tasks(tmp_path: Path) -> None:
     [
         ("digraph", "graph", "no directed graph"),
         ("}", "", "no directed graph"),
+        ("}", "subgraph {" * 3000 + "}" * 3001, "no directed graph"),
         ("cpu=0.2", "cpu=fast", "'cpu' must be a number"),
         ('"4e6"', "4e6", "must be a number"),
         ('load -> "to the left"', "load -> load", "its producer reads it"),

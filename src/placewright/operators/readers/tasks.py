@@ -169,7 +169,10 @@ def read_dot(
     # It prints what it cannot parse, and returns nothing; its parser warns of its own age.
     with redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        graphs = pydot.graph_from_dot_data(text) or []
+        try:
+            graphs = pydot.graph_from_dot_data(text) or []
+        except RecursionError:  # groups in groups, hundreds deep
+            graphs = []
     if len(graphs) != 1 or graphs[0].get_type() != "digraph" or graphs[0].get_subgraphs():
         hint = "write one digraph without subgraphs"
         raise InputError("is no directed graph of Graphviz", where=where, hint=hint)

@@ -38,7 +38,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from placewright.errors import InputError, MissingDependencyError, PlacewrightError
+from placewright.errors import InputError, MissingDependencyError, PlacewrightError, text_of
 from placewright.requests.serving.priority import compute_behind, computing
 from placewright.requests.serving.tensors import (
     Array,
@@ -276,11 +276,7 @@ def reason(error: BaseException) -> str:
     """What was raised, as text that can be sent, whatever the error's own text is."""
     if isinstance(error, PlacewrightError):
         return f"{error.brief}: {error.hint}"
-    try:
-        text = str(error)
-    except Exception:
-        text = "its text cannot be read"
-    return f"{type(error).__name__}: {text}".encode(errors="replace").decode()
+    return f"{type(error).__name__}: {text_of(error)}".encode(errors="replace").decode()
 
 
 def file_model(path: Path, data: bytes) -> ServedModel:
