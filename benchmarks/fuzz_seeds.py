@@ -89,7 +89,7 @@ DAG = {
     "tasks": [{"name": "t0", "cost": 4.0, "kind": "k"}, {"name": "t1", "cost": 2}],
     "dependencies": [{"source": "t0", "target": "t1", "size": 5.0}],
 }
-DOT = 'digraph { node [shape=box]; a [cpu=1.5, gpu="0.1"]; "b c" [cpu=2, gpu=1]; a -> "b c" [bytes="4e6"] }'
+DOT = 'digraph { a [cpu=1.5, gpu="0.1", shape=box]; b [cpu=2, gpu=1]; a -> b [bytes="4e6"] }'
 STG = "2\n0 0 0\n1 4 1 0 5\n2 3 1 1 2\n3 0 1 2 0 # end\n"
 WORKFLOW = {
     "name": "w",
