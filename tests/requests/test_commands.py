@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from placewright.errors import InputError
 from placewright.io.stored import write_data
+from placewright.planning.solving import solve
 from placewright.requests.capacity import carried
-from placewright.requests.conformance import random_problem
+from placewright.requests.conformance import random_problem, two_servers
 from placewright.requests.files import read_problem, write_problem
+from placewright.requests.problem import RequestProblem
+from placewright.requests.stream import poisson, stream_of
 from tests.cli.run_cli import run_cli
 from tests.published import published
 from tests.requests.test_files import base
@@ -94,6 +99,34 @@ def test_capacity_is_a_load_that_goes_on(tmp_path: Path, deadline: str) -> None:
     entry["arrivals"][0]["deadline"] = deadline
     problem = read_problem(write_data(entry | {"duration": 60}, tmp_path / "p.json"))
     assert 60 < carried(problem, 0.9, "edf-fastest") < 1.05 * 125 / 0.9
+
+
+def test_capacity_is_of_the_servers_not_of_the_stream() -> None:
+    """1 ms a request: whatever the rate in the file; a stream that is no load for them is no."""
+    service = two_servers(noise=0.0).subset(np.array([0]), np.array([0]))
+    service = service.replace(latency_s=service.latency_s[:, :, :2] / 10)
+    found = []
+    for rate in (500.0, 1.0):
+        stream = stream_of(poisson(np.random.default_rng(0), rate, 1500 / rate), 0.02)
+        problem = RequestProblem(service, stream, 1500 / rate)
+        found.append(carried(problem, 0.9, "edf-fastest"))
+    assert found[0] == pytest.approx(found[1], rel=0.03)
+    assert 900 < found[0] < 1300
+    with pytest.raises(InputError, match="target must be between 0 and 1"):
+        carried(problem, 1.5)
+    few = RequestProblem(two_servers(), stream_of([0.0, 0.5], 1.0), 1.0)
+    with pytest.raises(InputError, match="stream is too short"):
+        carried(few, 1e-9)
+
+
+def test_more_requests_at_time_0_than_are_shown(tmp_path: Path) -> None:
+    """The page is drawn of the first ones; a server of many is not left out silently."""
+    service = two_servers()
+    service = service.subset(np.zeros(20, dtype=np.int64), np.arange(2), tuple(map(str, range(20))))
+    problem = RequestProblem(service, stream_of(np.zeros(4001), 0.1), 1.0)
+    result = solve(problem, "edf-fastest", bounds=False)
+    assert "Over load" in result.report(tmp_path / "p.html").read_text()
+    assert "... and 4 more servers" in repr(result)
 
 
 def test_capacity_names_candidates(tmp_path: Path, capsys: Captured) -> None:

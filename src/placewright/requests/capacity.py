@@ -31,6 +31,10 @@ MOST_SIMULATED = 20_000
 STEPS = 9
 """Halvings of the range of loads."""
 
+LOADS = 0.01, 1e6
+"""The least and the largest load that is tried: a stream of fewer requests than there are servers
+has none that is too high."""
+
 FASTER, MOST_FASTER = 2.0, 3
 """How much faster an added variant is, and for how many, the most used first, that is tried."""
 
@@ -243,7 +247,12 @@ def capacity(
     server and variant of the catalogue that is not there yet, and with one more variant: as
     accurate as one of those most used, in half the time (quantised, say). Best first.
 
-    Raises `InfeasibleError`: even a hundredth of the load misses the target; says what is reached.
+    Raises
+    ------
+    InfeasibleError
+        Even a hundredth of the load misses the target; says what is reached.
+    InputError
+        The target is no share, or the stream is too short for a load that is too high.
 
     Parameters
     ----------
@@ -254,8 +263,6 @@ def capacity(
         problem's and more. Of its variants the `MOST_VARIANTS` with the highest success rate (then
         effective accuracy) at the load that is carried without them are followed up.
     """
-    if not 0 < target_success < 1:
-        raise InputError("the target must be between 0 and 1", by=f"got {target_success}")
     short, search = (
         first_requests(problem, MOST_SIMULATED),
         _LoadSearch(target_success, _for_any_load(planner), seed, steps),
@@ -337,6 +344,10 @@ class _LoadSearch:
     seed: int
     steps: int
 
+    def __post_init__(self) -> None:
+        if not 0 < self.target < 1:
+            raise InputError("the target must be between 0 and 1", by=f"got {self.target}")
+
     def judged(self, problem: RequestProblem, most_failures: float = math.inf) -> RequestJudgement:
         return judge(problem, plan_of(problem, self.planner, self.seed)[1], most_failures)
 
@@ -356,7 +367,7 @@ class _LoadSearch:
         def keeps(judged: RequestJudgement) -> bool:
             return judged.success_rate - _piling_up(judged) - margin >= self.target
 
-        load = low or 0.01
+        load = low or LOADS[0]
         best = self.judged(at_load(problem, load))
         if not keeps(best) and not low:
             raise InfeasibleError(
@@ -367,8 +378,16 @@ class _LoadSearch:
                 hint="requests that no server answers in time alone bound the success rate",
             )
         high = load
-        while keeps(judged := self.judged(at_load(problem, 2 * high), most)) and high < 100:
+        while keeps(judged := self.judged(at_load(problem, 2 * high), most)):
             load, high, best = 2 * high, 2 * high, judged
+            if high > LOADS[1]:
+                raise InputError(
+                    "the stream is too short: no load is too high for it",
+                    where=problem.name,
+                    by=f"{n} requests on {problem.service.servers} servers at {high:.0e} times "
+                    "their rate",
+                    hint="give a longer duration, or more requests",
+                )
         high *= 2
         for _ in range(self.steps):
             # Geometric: the range is one of factors.

@@ -88,7 +88,8 @@ def first_requests(problem: RequestProblem, most: int) -> RequestProblem:
         return problem
     arrival_s = problem.stream.arrival_s[:most]
     stream = problem.stream.taken(slice(most), arrival_s)
-    return problem.replace(stream=stream, duration_s=float(arrival_s[-1]))
+    # All at time 0 are as long as the problem.
+    return problem.replace(stream=stream, duration_s=float(arrival_s[-1]) or problem.duration_s)
 
 
 def _check(p: RequestProblem) -> None:
@@ -111,6 +112,10 @@ def _check(p: RequestProblem) -> None:
         raise InputError("a request arrives after the end", where=p.name, by=by)
     if p.rates_per_s.shape != p.rate_variants.shape and len(p.rate_variants):
         raise InputError("rates_per_s and rate_variants differ in length", where=p.name)
+    wrong = p.rate_variants[(p.rate_variants < 0) | (p.rate_variants >= p.service.variants)]
+    if len(wrong):
+        by = f"variant {wrong[0]} of {p.service.variants}"
+        raise InputError("rate_variants names a variant that does not exist", where=p.name, by=by)
     if not (np.isfinite(p.rates_per_s).all() and (p.rates_per_s >= 0).all()):
         raise InputError("rates_per_s must be numbers >= 0", where=p.name)
 

@@ -37,7 +37,7 @@ from placewright.requests.bounds import fluid
 from placewright.requests.capacity import at_load
 from placewright.requests.judge import RequestJudgement, judge
 from placewright.requests.plan import RequestPlan
-from placewright.requests.problem import RequestProblem, first_requests
+from placewright.requests.problem import SHOWN, RequestProblem, first_requests
 from placewright.requests.replay import candidates, compared, plan_text
 
 LOADS = (0.5, 0.8, 1.0, 1.25, 1.5)
@@ -55,8 +55,10 @@ def summary(result: Result, measurement: Measurement | None = None) -> str:
     lines = [f"{name}: {amount(v, unit)}" for name, (v, unit) in judged.metrics.items()]
     names, busy = result.problem.service.server_names, judged.busy_s
     counts = np.bincount(judged.answers.server[judged.answers.server >= 0], minlength=len(names))
-    rows = [(names[i], f"{counts[i]}", f"{busy[i]:.2f} s") for i in range(min(16, len(names)))]
-    return "\n".join(lines) + "\n" + plain_table(("server", "answers", "busy"), rows, " rr")
+    shown = min(SHOWN, len(names))
+    rows = [(names[i], f"{counts[i]}", f"{busy[i]:.2f} s") for i in range(shown)]
+    more = f"\n... and {len(names) - shown} more servers" if len(names) > shown else ""
+    return "\n".join(lines) + "\n" + plain_table(("server", "answers", "busy"), rows, " rr") + more
 
 
 def page(

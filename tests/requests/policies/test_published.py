@@ -61,3 +61,11 @@ def test_two_steps_take_variants_that_run_somewhere() -> None:
     stream = stream_of([0.0, 0.1], 1.0, min_accuracy=[0.0, 0.8])
     answers = judge(RequestProblem(service, stream, 1.0), RequestPlan("thesis")).answers
     assert answers.variant.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("variant", [-1, 2])
+def test_a_table_names_variants_that_are_there(variant: int) -> None:
+    """Neither beyond the last one nor counted from it."""
+    problem = RequestProblem(two_servers(), stream_of([0.0], 1.0), 1.0)
+    with pytest.raises(InputError, match=f"variant {variant} of 2"):
+        problem.replace(rates_per_s=np.ones(1), rate_variants=np.array([variant]))
