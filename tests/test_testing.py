@@ -60,6 +60,21 @@ def test_a_blind_planner_fails() -> None:
         )
 
 
+def fastest(problem: OperatorProblem) -> OperatorPlan:
+    """Every group on the device that computes it fastest, pinned or not, able to or not."""
+    work = np.where(np.isfinite(problem.compute_s), problem.compute_s, 0.0)
+    _, group = np.unique(problem.colocation, return_inverse=True)
+    total = np.zeros((problem.n, problem.m))
+    np.add.at(total, group, work)
+    return OperatorPlan(total.argmin(axis=1)[group])
+
+
+def test_a_planner_that_looks_at_neither_pins_nor_refusals_fails() -> None:
+    """Its plans cannot be executed, which is no excuse."""
+    with pytest.raises((PlacewrightError, ExceptionGroup), match=r"cannot run on|sub-exc"):
+        kit(fastest).test_plans_of_random_problems_are_valid_and_repeat()
+
+
 def test_a_splitting_planner_fails() -> None:
     """It tears a group apart."""
     with pytest.raises(PlacewrightError, match="belong together"):

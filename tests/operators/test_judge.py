@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,17 @@ def test_many_takes_what_can_be_read_once() -> None:
     for wrong in (3, None, "ab", {"op0": "dev0"}):
         with pytest.raises(InputError, match="must be plans"):
             Judge(problem).many(wrong)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_many_is_the_same_on_every_way(seed: int) -> None:
+    """By the kernel, one by one, and by an objective: what breaks a rule is infinite on all."""
+    problem = random_problem(seed, most_operators=4, most_devices=3)
+    rows = np.array([*product(range(problem.m), repeat=problem.n)])
+    wanted = Judge(problem).many(rows).tolist()
+    ordered = OperatorPlan(rows[0], problem.topology.order)
+    assert Judge(problem).many([*rows, ordered])[:-1].tolist() == wanted
+    assert Judge(problem, lambda judged: judged.value).many(rows).tolist() == wanted
 
 
 def test_threads_may_share_a_judge() -> None:

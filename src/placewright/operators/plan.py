@@ -104,9 +104,8 @@ class OperatorPlan:
 def check_plan(problem: OperatorProblem, plan: OperatorPlan) -> None:
     """Raise where a plan breaks a rule that no schedule can repair (the judge checks memory).
 
-    Raises `InputError`: wrong length, a device or an order that does not exist, a group that is
-    split.
-    Raises `InfeasibleError`: an operator on a device that cannot run it.
+    Raises `InputError`: wrong length, a device or an order that does not exist.
+    Raises `InfeasibleError`: an operator on a device that cannot run it, a group that is split.
     """
     where = f"plan for {problem.name}"
     place = plan.placement
@@ -128,10 +127,11 @@ def check_plan(problem: OperatorProblem, plan: OperatorPlan) -> None:
     split = np.flatnonzero(place[first][group] != place)
     if len(split):
         op, mate = int(split[0]), int(first[group[split[0]]])
-        raise InputError(
+        raise InfeasibleError(
             f"{problem.operator_names[op]!r} and {problem.operator_names[mate]!r} belong together "
             "and are on different devices",
             where=where,
+            hint="place both on one device",
         )
     if plan.order is not None and not np.array_equal(np.sort(plan.order), np.arange(problem.n)):
         raise InputError("order must list every operator once", where=where)
