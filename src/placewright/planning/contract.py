@@ -188,6 +188,8 @@ class Context:
     measure
         Executes plans and times them, for planners that learn from measured runs; ``None`` where
         nothing can be executed.
+    objective
+        A function of the caller's whose values `judge` gives; ``None`` for the problem's own.
     """
 
     seed: int = 0
@@ -197,6 +199,7 @@ class Context:
     incumbent: Any = None
     bound: AnyNumber = 0.0
     measure: Any = None
+    objective: Objective | None = None
 
     @property
     def giving_up_s(self) -> float:

@@ -88,7 +88,8 @@ def solve(
         it, and the answer is never worse.
     objective
         A function of the plan's judgement, such as ``lambda j: j.peak_bytes.max()``: plans are
-        chosen by its value, and planners that ask the judge look for it. Smaller is better, or
+        chosen by its value, and planners that ask `Context.judge` look for it; of Placewright's
+        own that is ``search`` of operators. Smaller is better, or
         larger where the wing maximises; there is no bound on it.
 
     Raises
@@ -251,6 +252,7 @@ def run_portfolio(
                 _under_its_name(progress, name, p, limits.start),
                 bound=p.unproved,
                 measure=limits.measure,
+                objective=p.objective,
             )
             needs = p.needs(planner, name)
             if needs is None:

@@ -13,6 +13,7 @@ from placewright.errors import MissingDependencyError
 from placewright.operators.conformance import random_placement, random_problem, tiny
 from placewright.operators.costs import groups_of
 from placewright.operators.judge import judge
+from placewright.operators.judgement import OperatorJudgement
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners import portfolio
 from placewright.operators.planners.lists.planners import HEFT
@@ -38,6 +39,7 @@ from placewright.operators.problem import Links, OperatorProblem
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, Planner
 from placewright.planning.solving import solve
+from placewright.planning.wings import Judge
 from placewright.testing import PlannerConformance
 
 SHORT = Search(effort=2e5, first=2e4)
@@ -176,6 +178,33 @@ def test_a_deadline_that_has_passed_gives_the_start() -> None:
     problem = random_problem(3, most_operators=40)
     plan = Search()(problem, Context(deadline_s=time.perf_counter())).plan
     assert judge(problem, plan).value <= judge(problem, HEFT(problem, Context())).value
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_objective_of_ones_own_is_searched(seed: int) -> None:
+    """The best of all placements by it is found, also below zero; Ctrl-C keeps the best so far."""
+    problem = random_problem(seed, most_operators=5, most_devices=3)
+    weights = np.random.default_rng(seed).uniform(-1, 2, problem.m)
+    asked = []
+
+    def cost(judgement: OperatorJudgement) -> float:
+        asked.append(float(judgement.busy_s @ weights) - 0.1 * len(judgement.transfers))
+        return asked[-1]
+
+    every = np.array([*product(range(problem.m), repeat=problem.n)])
+    wanted = float(Judge(problem, cost).many(every).min())
+    assert solve(problem, "search", objective=cost).value == wanted
+    assert solve(problem, objective=cost, time_limit_s=2).value == wanted
+    asked.clear()
+
+    def stopped(judgement: OperatorJudgement) -> float:
+        if len(asked) == 20:
+            raise KeyboardInterrupt
+        return cost(judgement)
+
+    proposal = Search()(problem, Context(objective=stopped))
+    assert proposal.interrupted
+    assert cost(judge(problem, proposal.plan)) == min(asked)
 
 
 def test_ctrl_c_hands_the_best_plan_back() -> None:

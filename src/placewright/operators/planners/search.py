@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from threading import Event
 from typing import ClassVar, final
 
+import numpy as np
+
+from placewright.numerics.arrays import IntArray
+from placewright.operators.costs import Groups, groups_of
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lns import Lns
 from placewright.operators.planners.placements import improve, score_plan
@@ -21,6 +26,7 @@ from placewright.operators.planners.sequences.search import (
 )
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning.contract import Context, Proposal, Share
+from placewright.planning.wings import Judge
 from placewright.solvers.programs import installed
 
 ENOUGH = 200
@@ -54,6 +60,10 @@ class Search:
     short; a walk that would not end before it is made shorter, so that it still cools. Two walks
     go side by side, on any number of cores. Ours; annealing after Kirkpatrick, Gelatt, Vecchi 1983
     (doi 10.1126/science.220.4598.671).
+
+    With an objective of the caller's own, of which neither scale nor sign is known, placements are
+    changed one after another and judged, accepted late (Burke, Bykov 2017,
+    doi 10.1016/j.ejor.2016.07.012).
 
     Parameters
     ----------
@@ -89,6 +99,8 @@ class Search:
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The best plan found; raises `InfeasibleError`: no start has a link for every tensor."""
+        if context.objective is not None:
+            return _by_own_objective(problem, context)
         left_s, relayed = context.remaining_s(), context.incumbent is not None
         if (
             relayed
@@ -189,3 +201,54 @@ def _anneal_placements(search_state: SearchState, moves: int, heat: float, r: in
         )
         if found.score < search_state.best.score:
             search_state.best = found
+
+
+HISTORY = 50
+"""A move is accepted where it is no worse than what there was so many moves before."""
+
+TRIES, LEAST_TRIES = 20, 1000
+"""Moves without a better plan after which a search by an objective of the caller's own ends: for
+each group and device, and at least."""
+
+
+def _by_own_objective(problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
+    judge, groups = Judge(problem, context.objective), groups_of(problem)
+    start = start_search_state(problem, context).best.plan()
+    at, best = start.placement[groups.first], start
+    value = best_value = float(judge.many([start])[0])
+    before, idle = [value] * HISTORY, 0
+    limit = max(LEAST_TRIES, TRIES * groups.allowed.size)
+    try:
+        for k, near in enumerate(_moves(problem, groups, np.random.default_rng(context.seed))):
+            if idle >= limit or context.remaining_s() <= 0:
+                break
+            place, idle = np.where(near < 0, at, near), idle + 1
+            plan = OperatorPlan(place[groups.group])
+            found = float(judge.many([plan])[0])
+            if found < best_value:
+                best, best_value, idle = plan, found, 0
+            if found <= max(value, before[k % HISTORY]):
+                at, value = place, found
+            before[k % HISTORY] = value
+    except KeyboardInterrupt:
+        return Proposal(best, interrupted=True)
+    return Proposal(best)
+
+
+def _moves(
+    problem: OperatorProblem, groups: Groups, rng: np.random.Generator
+) -> Iterator[IntArray]:
+    """Shape (groups,) each: new devices, -1 where nothing changes.
+
+    Of one group, or of all that make and read a tensor.
+    """
+    while True:
+        near = np.full(len(groups.first), -1)
+        device = int(rng.integers(problem.m))
+        moved = np.array([rng.integers(len(near))])
+        if problem.t and rng.random() < 0.3:
+            tensor = int(rng.integers(problem.t))
+            ends = [problem.tensor_producer[tensor], *problem.readers(tensor)]
+            moved = groups.group[ends]
+        near[moved[groups.allowed[moved, device]]] = device
+        yield near
