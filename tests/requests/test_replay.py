@@ -8,7 +8,8 @@ import pytest
 from placewright.requests.conformance import random_problem
 from placewright.requests.judge import judge
 from placewright.requests.plan import RequestPlan
-from placewright.requests.planners import named_policy
+from placewright.requests.planners import listed, named_policy
+from placewright.requests.policies import specification
 from placewright.requests.problem import RequestProblem
 from placewright.requests.replay import (
     Experience,
@@ -159,4 +160,14 @@ def test_the_choice_of_a_policy_is_explained() -> None:
     assert f"{data['policies'][0]['policy']} has more" in str(found)
     best = replay(problem, named_policy("round-robin")).plan
     assert "no other has clearly more" in str(explain(problem, best, "policy"))
-    assert plan_text(RequestPlan("rolling", (("wait", 0.4),))) == "rolling(wait=0.4)"
+
+
+def test_policies_are_written_as_they_are_read() -> None:
+    """By the names of tables; what differs from those behind it."""
+    problem = slow_and_accurate(80.0)
+    for plan in candidates(problem):
+        assert specification(named_policy(plan_text(plan))) == specification(plan)
+    names = {policy.name for policy in listed()}
+    assert names - {"ms"} <= {plan_text(plan) for plan in candidates(problem)}
+    for name in ("rolling(wait=0.4)", "random(order=sjf)", "edf-accurate(batching=True)"):
+        assert plan_text(named_policy(name)) == name

@@ -6,7 +6,7 @@ A server learns so which policy it needs, and `explain` says why one was chosen.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from placewright.planning.contract import Context
 from placewright.requests.judge import RequestJudgement, judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import listed
-from placewright.requests.policies import POLICIES, specification
+from placewright.requests.policies import specification
 from placewright.requests.problem import RequestProblem
 from placewright.requests.selection import BOLDER, SAFER
 
@@ -71,11 +71,16 @@ def plan_json(plan: RequestPlan) -> dict[str, Any]:
 
 
 def plan_text(plan: RequestPlan) -> str:
-    """A policy as ``--policy`` takes it."""
-    usual = POLICIES[plan.policy]()
-    chosen = [(name, value) for name, value in plan.parameters if value != getattr(usual, name)]
-    written = ", ".join(f"{name}={value}" for name, value in chosen)
-    return f"{plan.policy}({written})" if written else plan.policy
+    """A policy as ``--policy`` takes it: the nearest one that tables list, and what differs."""
+    made = specification(plan)
+
+    def changed(usual: Any) -> list[str]:
+        values = {item.name: getattr(made, item.name) for item in fields(made)}
+        return [f"{key}={x}" for key, x in sorted(values.items()) if x != getattr(usual, key)]
+
+    usual = min(made.usual(), key=lambda each: len(changed(each)))
+    written = ", ".join(changed(usual))
+    return f"{usual.name}({written})" if written else str(usual.name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
