@@ -70,6 +70,17 @@ def test_files_of_one_name_are_two_problems(
     ]
 
 
+def test_a_plan_that_is_infinitely_worse_counts() -> None:
+    """Where the best one takes no time; a bound of zero below every value says nothing."""
+    free, other = tiny([[0.0, 5.0]], name="free"), tiny([[2.0, 1.0]], name="other")
+    first, second = bench([free, other], ["only:dev1", "only:dev0"]).statistics
+    assert (first.planner, second.planner) == ("only:dev0", "only:dev1")
+    assert first.to_best == first.to_bound == pytest.approx(2**0.5)
+    assert second.to_best == second.worst_to_best == second.to_bound == math.inf
+    (alone,) = bench([free, other], ["only:dev1"]).statistics
+    assert (alone.to_best, alone.to_bound) == (1.0, 1.0)
+
+
 def test_every_planner_has_statistics_of_its_own() -> None:
     """Those of one name are told apart by their parameters; one that is there twice is refused."""
     low, high = ({"name": "search", "effort": effort} for effort in (1e3, 1e4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -65,7 +65,11 @@ class BenchRow:
 
 @dataclass(frozen=True, slots=True)
 class PlannerStatistics:
-    """One planner over all problems that it solved; ratios are geometric means."""
+    """One planner over all problems that it solved; ratios are geometric means.
+
+    `to_bound`: over those problems on which the bound says something: is not below every value by
+    an infinite factor.
+    """
 
     planner: str
     solved: int
@@ -95,7 +99,11 @@ class Bench:
     def statistics(self) -> tuple[PlannerStatistics, ...]:
         """Of every planner, the best ratio first; those that solved nothing last."""
         names = dict.fromkeys(row.planner for row in self.rows)
-        found = [_statistics(name, [r for r in self.rows if r.planner == name]) for name in names]
+        bounded = {row.problem for row in self.rows if math.isfinite(row.to_bound)}
+        found = [
+            _statistics(name, [r for r in self.rows if r.planner == name], bounded)
+            for name in names
+        ]
         return tuple(sorted(found, key=lambda s: (-s.solved, s.to_best)))
 
     def frame(self) -> Any:
@@ -227,7 +235,10 @@ def _compared(
         yield BenchRow(name, t.planner, t.value, to_best, to_bound, t.seconds, t.note)
 
 
-def _statistics(planner: str, rows: Sequence[BenchRow]) -> PlannerStatistics:
+def _statistics(
+    planner: str, rows: Sequence[BenchRow], bounded: Collection[str]
+) -> PlannerStatistics:
+    """`bounded`: problems whose bound says something."""
     solved = [row for row in rows if row.solved]
     return PlannerStatistics(
         planner,
@@ -235,15 +246,15 @@ def _statistics(planner: str, rows: Sequence[BenchRow]) -> PlannerStatistics:
         sum(row.won for row in rows),
         _geometric_mean(row.to_best for row in solved),
         max((row.to_best for row in solved), default=math.inf),
-        _geometric_mean(row.to_bound for row in solved),
+        _geometric_mean(row.to_bound for row in solved if row.problem in bounded),
         fmean(row.seconds for row in rows),
     )
 
 
 def _geometric_mean(ratios: Iterable[float]) -> float:
-    """Infinite without a finite one."""
-    finite = [math.log(ratio) for ratio in ratios if math.isfinite(ratio)]
-    return math.exp(fmean(finite)) if finite else math.inf
+    """Infinite without one."""
+    logarithms = [math.log(ratio) for ratio in ratios]
+    return math.exp(fmean(logarithms)) if logarithms else math.inf
 
 
 def _ratio(value: float) -> str:
