@@ -124,6 +124,23 @@ def test_what_cannot_be_evaluated_is_refused(
         right(tmp_path, **arrays)
 
 
+@pytest.mark.parametrize(
+    ("measure", "labels", "words"),
+    [
+        (Measure(tolerance=0.2), np.zeros(4, int), "--tolerance: is between numbers.*int64"),
+        (Measure(tolerance=0.2), ["a"] * 4, "--tolerance: is between numbers.*<U1"),
+        (Measure(top=2, tolerance=0.2), SCORES, "--top 2: is for .*beside --tolerance 0.2"),
+        (Measure(top=2), SCORES, "--top 2: is for whole numbers of classes"),
+    ],
+)
+def test_measures_of_other_labels_are_refused(
+    measure: Measure, labels: Any, words: str, tmp_path: Path
+) -> None:
+    """No row was right by them, or they were ignored."""
+    with pytest.raises(PlacewrightError, match=words):
+        right(tmp_path, measure, x=SCORES, labels=labels)
+
+
 def test_a_file_of_anything_is_refused(tmp_path: Path) -> None:
     """No archive, a folder, none."""
     family = make_family("rank", [Variant("same", 0.5, SAME)])

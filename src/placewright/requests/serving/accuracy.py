@@ -264,7 +264,27 @@ def _scored(family: Family, measure: Measure) -> TensorSpec:
 
 def _comparison(spec: TensorSpec, labels: Array, measure: Measure) -> Callable[[Array, Any], bool]:
     """Whether an output of a row is right, by what labels and outputs are."""
-    if measure.tolerance is not None and spec.datatype != "BYTES":
+    kinds = (
+        f"labels are {labels.dtype} of shape {list(labels.shape)}, the output {spec.datatype} "
+        f"of shape {list(spec.shape)}"
+    )
+    classes = spec.dtype.kind == "f" and labels.dtype.kind in "iub" and labels.ndim == 1
+    classes = classes and spec.shape[1:] not in ((), (1,))
+    if measure.top > 1 and (measure.tolerance is not None or not classes):
+        by = kinds if measure.tolerance is None else f"beside --tolerance {measure.tolerance:g}"
+        what, hint = "is for whole numbers of classes and their scores", "leave one of them out"
+        raise InputError(what, where=f"--top {measure.top}", by=by, hint=hint)
+    sizes = spec.shape[1:]
+    several = labels.ndim == 1 and min(sizes, default=0) > 0 and math.prod(sizes) > 1
+    numbers = spec.datatype != "BYTES" and labels.dtype.kind in "iufb"
+    if measure.tolerance is not None and (several or not numbers):
+        raise InputError(
+            "is between numbers, of which a label has as many as the output",
+            where="--tolerance",
+            by=kinds,
+            hint="leave it out for classes and texts, or give labels like the output",
+        )
+    if measure.tolerance is not None:
         most = measure.tolerance
 
         def near(output: Array, label: Any) -> bool:
@@ -272,7 +292,7 @@ def _comparison(spec: TensorSpec, labels: Array, measure: Measure) -> Callable[[
             return bool((apart <= most).all())
 
         return near
-    if spec.dtype.kind == "f" and labels.dtype.kind in "iub" and labels.ndim == 1:
+    if classes:
 
         def among(output: Array, label: Any) -> bool:
             scores = output.reshape(-1)
@@ -283,9 +303,8 @@ def _comparison(spec: TensorSpec, labels: Array, measure: Measure) -> Callable[[
             ties = scores[: int(label)] == scores[int(label)]
             return int(ahead.sum() + ties.sum()) < measure.top
 
-        if spec.shape[1:] not in ((), (1,)):
-            return among
-    elif spec.dtype.kind != "f":
+        return among
+    if spec.dtype.kind != "f":
 
         def same(output: Array, label: Any) -> bool:
             mine = [_plain(each) for each in output.reshape(-1)]
@@ -295,8 +314,7 @@ def _comparison(spec: TensorSpec, labels: Array, measure: Measure) -> Callable[[
     raise InputError(
         "labels and output cannot be compared",
         where=f"output {spec.name!r}",
-        by=f"labels are {labels.dtype} of shape {list(labels.shape)}, the output {spec.datatype} "
-        f"of shape {list(spec.shape)}",
+        by=kinds,
         hint="give whole numbers of classes for scores of classes, labels like the output, or "
         "--tolerance: 0.5 for a probability",
     )
