@@ -54,7 +54,7 @@ from placewright.requests.policies.opportunity import (
 from placewright.requests.policies.rolling import Rolling
 from placewright.requests.policy import Specification
 from placewright.requests.problem import RequestProblem, noise_factors
-from placewright.requests.queue import StreamQueue
+from placewright.requests.queue import StreamQueue, alone, planning_tables
 from placewright.requests.service import Service
 from placewright.requests.simulation import (
     START,
@@ -399,11 +399,8 @@ class Player:
         self.noise = [noise_factors(each) for each in self.streams]
         costs = costs_of(self.service, Opportunity())
         self.kind = costs.tables.kind
-        alone_s = (s.latency_s + s.round_trip_s[:, None, None])[:, :, 1]
-        fastest_s = min(
-            float(row[np.isfinite(row)].mean()) for row in alone_s if np.isfinite(row).any()
-        )
-        self.usual_s = 1.5 * fastest_s
+        variants, total_s = alone(planning_tables(self.service, 0.0))
+        self.usual_s = 1.5 * float((total_s[variants > 0] / variants[variants > 0]).min())
         self.queues = [StreamQueue(each.stream) for each in self.streams]
         self.choices = [new_choice(self.service, len(each.stream)) for each in self.streams]
         for queue, choice in zip(self.queues, self.choices, strict=True):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError
+from placewright.planning.contract import Context
 from placewright.requests.capacity import played
 from placewright.requests.conformance import two_servers
 from placewright.requests.judge import judge
@@ -13,6 +14,7 @@ from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import planners
 from placewright.requests.problem import RequestProblem
 from placewright.requests.readers import serving_problem
+from placewright.requests.selection import Tuned
 from placewright.requests.stream import stream_of
 from tests.published import published
 
@@ -50,6 +52,9 @@ def test_one_by_one_needs_batches_of_one() -> None:
             judge(problem, RequestPlan(policy))
     for policy in ("rolling", "opportunity", "slack-fit"):
         assert judge(problem, RequestPlan(policy)).success_rate == 1.0
+    many = problem.replace(stream=stream_of(np.arange(400) / 400, 0.5))
+    plan = Tuned(evaluations=12)(many, Context())  # which fits parameters to so many
+    assert judge(many, plan).value >= judge(many, RequestPlan("rolling")).value
 
 
 def test_two_steps_take_variants_that_run_somewhere() -> None:
