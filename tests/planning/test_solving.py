@@ -194,6 +194,13 @@ def test_an_answer_that_is_no_plan_names_its_planner(answer: Any) -> None:
     assert [c.fits for c in result.candidates] == [True, False]
 
 
+@pytest.mark.parametrize("own", ["own", "heft"])
+def test_rows_of_one_name_are_refused(own: str) -> None:
+    """Both would be marked as chosen, and the first be found by no name."""
+    with pytest.raises(InputError, match=f"planner {own!r} is there twice"):
+        compare(TWO, [Answering(GOOD, name=own), "heft", Answering(GOOD, name="own")])
+
+
 @pytest.mark.parametrize("estimate", [3, None, "soon"])
 @pytest.mark.filterwarnings("ignore:planner 'own' failed")
 def test_needs_that_are_none_end_their_own_row(estimate: Any) -> None:

@@ -17,6 +17,7 @@ from placewright.planning.parameters import (
     Auto,
     PlannerChoice,
     auto_of,
+    check_distinct,
     choose,
     label,
     opened,
@@ -175,9 +176,7 @@ def bench(
         known = wing.planning().planners(problem)
         chosen = planners or [x for x, planner in known.items() if not on_request(planner)]
         labels = [_label(known, choice) for choice in chosen]
-        if twice := next((x for k, x in enumerate(labels) if x in labels[:k]), None):
-            hint = "name it once, or give planners of your own names of their own"
-            raise InputError(f"planner {twice!r} is there twice", where="planners", hint=hint)
+        check_distinct(labels)
         tried = []
         for own, choice in zip(labels, chosen, strict=True):
             took_s = time.perf_counter() - begun

@@ -11,7 +11,7 @@ import ast
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from types import NoneType, UnionType
@@ -113,6 +113,13 @@ def choose(planners: Mapping[str, Planner], choice: PlannerChoice) -> tuple[str,
     if choice in planners:
         return choice, planners[choice]
     return _with(planners, *_of_text(planners, choice))
+
+
+def check_distinct(labels: Sequence[str]) -> None:
+    """Raise `InputError` where two planners have one label: their rows could not be told apart."""
+    if twice := next((x for k, x in enumerate(labels) if x in labels[:k]), None):
+        hint = "name it once, or give planners of your own names of their own"
+        raise InputError(f"planner {twice!r} is there twice", where="planners", hint=hint)
 
 
 def opened(choice: PlannerChoice) -> PlannerChoice:

@@ -39,7 +39,15 @@ from placewright.planning.contract import (
     proposal_of,
     silent,
 )
-from placewright.planning.parameters import AUTO, Auto, PlannerChoice, auto_of, choose, opened
+from placewright.planning.parameters import (
+    AUTO,
+    Auto,
+    PlannerChoice,
+    auto_of,
+    check_distinct,
+    choose,
+    opened,
+)
 from placewright.planning.portfolio import Limits, Portfolio
 from placewright.planning.result import Provenance, Result
 from placewright.planning.wing import Wing
@@ -131,12 +139,15 @@ def compare(
     Each one is given the same `incumbent`, not what others found. A planner that fails only ends
     its own row, unless it was named alone; so does a package that is not installed, unless its
     planner was named.
+
+    Raises `InputError`: no such planner or parameter, or one that is there twice.
     """
     wing = wing_of(problem)
     known = wing.planning().planners(problem)
     asked = [planners] if isinstance(planners, str) else planners
     usual = [(name, planner) for name, planner in known.items() if not on_request(planner)]
     chosen = [choose(known, choice) for choice in asked] or usual
+    check_distinct([label for label, _ in chosen])
     limits = Limits(time.perf_counter(), time_limit_s, seed, measure, bounds=bounds)
     competition = Competition(
         limits,
