@@ -16,7 +16,7 @@ import pytest
 
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
-from placewright.runtime.engines import torchrun
+from placewright.runtime.engines import torchrun, torchrun_agent
 from placewright.runtime.engines.torchrun import Torchrun
 
 ROOT = Path(__file__).parents[3]
@@ -88,6 +88,15 @@ def test_one_process_per_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match=r"2 processes for 3 devices .*\(1 too few\)"):
         Torchrun(cluster)
+    for variable in ("WORLD_SIZE", "RANK"):
+        monkeypatch.setenv(variable, "two")
+        with pytest.raises(InputError, match=f"{variable}: is no whole number from 0 to .*'two'"):
+            Torchrun(cluster)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    for port, words in (("65536", "MASTER_PORT: is no whole number"), ("1", "MASTER_ADDR: is not")):
+        monkeypatch.setenv("MASTER_PORT", port)
+        with pytest.raises(InputError, match=words):
+            torchrun_agent.store()
 
 
 def test_an_engine_that_cannot_be_entered_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

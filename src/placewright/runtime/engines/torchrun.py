@@ -30,6 +30,7 @@ from placewright.runtime.engines.engine import STARTING
 from placewright.runtime.engines.piped import PipedGroup
 from placewright.runtime.engines.torchrun_agent import (
     end_with_torchrun,
+    given_number,
     is_coordinator,
     known_secret,
     listen_for_workers,
@@ -201,7 +202,7 @@ def _world(cluster: Cluster) -> int:
             hint="give engine='torchrun' to placewright.place or Trainer: ranks beyond 0 serve "
             "there, and do not return",
         )
-    world = int(os.environ["WORLD_SIZE"])
+    world = given_number("WORLD_SIZE")
     if world != devices:
         raise InputError(
             f"torchrun has started {world} processes for {devices} devices",

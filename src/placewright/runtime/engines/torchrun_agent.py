@@ -75,7 +75,23 @@ from placewright.runtime.specs import WorkerSpec
 
 def is_coordinator() -> bool:
     """Whether this process is torchrun's rank 0, or none of torchrun's."""
-    return int(os.environ.get("RANK", "0")) == 0
+    return "RANK" not in os.environ or given_number("RANK") == 0
+
+
+def given_number(name: str, most: int = 1 << 20) -> int:
+    """A number that torchrun has put into the environment.
+
+    Raises `InputError`: there is another value, or none.
+    """
+    given = os.environ.get(name, "")
+    if not re.fullmatch(r"[0-9]{1,9}", given) or int(given) > most:
+        raise InputError(
+            f"is no whole number from 0 to {most}, as torchrun sets it",
+            where=name,
+            by=f"got {given[:40]!r}",
+            hint="start the command by torchrun, or unset its variables",
+        )
+    return int(given)
 
 
 def end_with_torchrun() -> None:
@@ -152,7 +168,7 @@ def remove_log_folders() -> None:
 
 def run_agent(port: int, secret: bytes) -> None:
     """Start and end workers as the coordinator asks, until it is gone."""
-    rank = int(os.environ["RANK"])
+    rank = given_number("RANK")
     worker: WorkerProcess | None = None
     stopped_s = 0.0
     with suppress(EOFError, OSError):
@@ -220,7 +236,14 @@ def on_one_machine() -> bool:
 
 
 def store() -> Any:
-    """Torchrun's store, as far as it is ours."""
+    """Torchrun's store, as far as it is ours.
+
+    Raises `InputError`: the environment does not say where it is.
+    """
+    given_number("MASTER_PORT", 0xFFFF)
+    if not os.environ.get("MASTER_ADDR"):
+        hint = "start the command by torchrun, or unset its variables"
+        raise InputError("is not set", where="MASTER_ADDR", hint=hint)
     found, *_ = next(iter(rendezvous("env://")))
     return PrefixStore("placewright/coordinator", found)
 
