@@ -75,8 +75,11 @@ class Limits:
     def deadline_s(self, clock: CompileClock, left: int, kept_s: float = 0.0) -> float:
         """When the next of `left` planners must be done: each gets an equal share of what is left.
 
-        What was spent on compiling does not count; `kept_s` is for what comes after planners.
+        What was spent on compiling does not count; `kept_s` is for what comes after planners, a
+        share of the limit: without one nothing has to be kept.
         """
+        if self.time_limit_s == math.inf:
+            return math.inf
         end = self.start + self.time_limit_s + clock.seconds - kept_s
         now = time.perf_counter()
         return now + max(0.0, end - now) / left
