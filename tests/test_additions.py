@@ -142,8 +142,8 @@ def test_a_section_of_pages(
     mine = module("""
         from placewright.planning.views import preformatted
 
-        def note(result, unit):
-            return preformatted("Note", "", f"by {result.planner} in {unit or 'no unit'}")
+        def note(result):
+            return preformatted("Note", "", f"by {result.planner} in {result.unit or 'no unit'}")
     """)
     monkeypatch.setattr(views, "SECTIONS", (*views.SECTIONS, mine.note))
     problem = named_instances()["diamond"] if wing == "operators" else one_request()
