@@ -58,6 +58,7 @@ def test_a_problem_is_a_chain_unless_edges_say_otherwise() -> None:
         ({"output_bytes": np.ones((2, 0))}, "output_bytes has the wrong shape"),
         ({"output_bytes": np.ones((3, 1))}, "output_bytes has the wrong shape"),
         ({"edge_source": [1], "edge_target": [0], "edge_bytes": [1.0]}, "topological order"),
+        ({"edge_source": [0], "edge_target": [1], "edge_bytes": []}, "got none for 1 edges"),
         ({"link_index": [[-1, 3], [0, -1]]}, "a link that does not exist"),
         ({"micro_batches": 3}, "micro_batches must divide the global batch"),
         ({"zero_stages": (0, 7)}, "zero_stages must be some of 0"),

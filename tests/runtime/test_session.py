@@ -13,7 +13,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import RunError, WorkerError
 from placewright.graph.graph import ProgramInput
 from placewright.runtime.engines import piped
-from placewright.runtime.session import Session
+from placewright.runtime.session import Session, StateFiles
 from placewright.runtime.step import partition
 from placewright.runtime.step.partition import CallProgram
 from tests.runtime.chain import answer, diamond
@@ -135,6 +135,10 @@ def test_a_temporary_folder_that_takes_no_state_is_named_and_left_empty(
     try:
         with pytest.raises(RunError, match=r"cannot be written: .*(?s:.*)TMPDIR"):
             Session(graph, DUO, state | {"large": torch.zeros(1 << 18)})
+        files, group = StateFiles(state), cast(Any, None)
+        with pytest.raises(RunError, match=r"cannot be written: .*(?s:.*)TMPDIR"):
+            files.distributed(group, state | {"large": torch.zeros(1 << 18)})
+        files.remove()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list(tmp_path.iterdir())
@@ -163,7 +167,7 @@ def test_workers_end_when_their_caller_is_killed(tmp_path: Path) -> None:
         "import sys, time\n"
         "from tests.runtime.chain import diamond\n"
         "from tests.runtime.test_session import DUO\n"
-        "from placewright.runtime.session import Session\n"
+        "from placewright.runtime.session import Session, StateFiles\n"
         "graph, state = diamond()\n"
         "with Session(graph, DUO, state) as session:\n"
         "    print(*[p.pid for p in session.group.processes], flush=True)\n"

@@ -23,6 +23,8 @@ from multiprocessing.process import current_process
 from pathlib import Path
 from typing import IO, Any
 
+from placewright.errors import RunError
+
 PREFIX = "placewright-run-"
 LOCK = "lock"
 
@@ -36,6 +38,15 @@ HALF_MADE_S = 3600.0
 
 TRIES, TRY_S = 10, 0.05
 """How often, and how far apart in seconds, the removal of a folder is tried."""
+
+
+def no_room(what: str, folder: str, error: OSError) -> RunError:
+    """The error of a file that a temporary folder did not take."""
+    return RunError(
+        f"{what}: {error.strerror or error}",
+        where=folder,
+        hint="free space there, or name another temporary folder in TMPDIR",
+    )
 
 
 class Scratch:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 
 from placewright.adapt.device_factors import Drift
 from placewright.adapt.membership import reachable_on
@@ -34,6 +33,7 @@ from placewright.capturing.updates import (
 from placewright.cluster.cluster import Cluster
 from placewright.errors import PlacewrightError, UnsupportedError
 from placewright.graph.graph import TensorSpec
+from placewright.io.tensor_files import write_tensors
 from placewright.layers.execution.layer_module import WorkerStepTimes
 from placewright.layers.execution.session import (
     LayerSession,
@@ -152,7 +152,8 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
 
     def save_state(self, folder: Path) -> None:
         """Write everything that steps have changed."""
-        save_file(self.job.complete(self._workers().training_state()), folder / "state.safetensors")
+        state = self.job.complete(self._workers().training_state())
+        write_tensors(folder / "state.safetensors", state)
 
     def random_state(self) -> bytes:
         """State of the generator after the last step; empty where none draws."""

@@ -296,6 +296,13 @@ class LayerProblem(Problem["LayerPlan", "LayerJudgement"]):
             object.__setattr__(self, "layer_kinds", ("layer",) * self.n)
         if len(self.edge_source) == 0:
             self._make_chain()
+        elif len(self.edge_bytes) == 0:
+            raise InputError(
+                "edges need their bytes",
+                where="edge_bytes",
+                by=f"got none for {len(self.edge_source)} edges",
+                hint="give one number per edge, 0 for those that carry nothing",
+            )
         fill_in(self, self.axis_sizes)
         freeze_arrays(self)
         object.__setattr__(self, "objective", Objective(self.objective))

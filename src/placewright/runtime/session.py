@@ -17,7 +17,7 @@ from safetensors.torch import load, load_file, save
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError, UnsupportedError, WorkerError
 from placewright.graph.graph import Graph, Program, TensorSpec
-from placewright.io.scratch import Scratch
+from placewright.io.scratch import Scratch, no_room
 from placewright.io.tensor_files import AnyTensor, StoredTensor, size_of, write_tensors
 from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine, WorkerGroup
@@ -592,7 +592,9 @@ class StateFiles:
             write_tensors(self.initial, here)
         except OSError as error:
             self.remove()
-            raise self._no_room("the initial state cannot be written", error) from error
+            raise no_room(
+                "the initial state cannot be written", self._folder.name, error
+            ) from error
 
     def collect(self, group: WorkerGroup, verb: str) -> dict[str, torch.Tensor]:
         """What every worker writes at the order `verb`.
@@ -603,20 +605,26 @@ class StateFiles:
         try:
             group.collect(verb, files)
         except OSError as error:
-            raise self._no_room(f"the {verb} cannot be fetched", error) from error
+            what = f"the {verb.replace('_', ' ')} cannot be fetched"
+            raise no_room(what, self._folder.name, error) from error
         found: dict[str, torch.Tensor] = {}
         for file in files:
             found.update(load_file(file))
             file.unlink()
         return found
 
+    def distributed(self, group: WorkerGroup, state: Mapping[str, AnyTensor]) -> list[str]:
+        """The paths at which workers find another state.
+
+        Raises `RunError`: it does not fit into the folder.
+        """
+        file = Path(self._folder.name) / "resumed.safetensors"
+        try:
+            write_tensors(file, state)
+        except OSError as error:
+            raise no_room("the state cannot be written", self._folder.name, error) from error
+        return group.distribute(file)
+
     def remove(self) -> None:
         """Remove the folder; twice is fine."""
         self._folder.cleanup()
-
-    def _no_room(self, what: str, error: OSError) -> RunError:
-        return RunError(
-            f"{what}: {error.strerror or error}",
-            where=self._folder.name,
-            hint="free space there, or name another temporary folder in TMPDIR",
-        )

@@ -410,24 +410,38 @@ def test_two_runs_at_once_have_rays_that_another_user_cannot_reach(shared: Path)
             process.communicate()
 
 
-def test_a_stopped_head_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray's calls would wait for it without a limit; other children are left alone."""
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_stopped_head_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """Ray's calls would wait for it without a limit; other children are left alone.
+
+    While Ray ends it is let go on: what was computed would be lost with this process.
+    """
     monkeypatch.setattr(ray_engine.limits, "STOPPED_S", 0.5)
-    closing = threading.Event()
+    closing, closed = threading.Event(), threading.Event()
+    if ends:
+        closing.set()
     children = []
     for name in ("gcs_server", "other"):
         program = tmp_path / name
         shutil.copy2(shutil.which("sleep") or "", program)
         children.append(subprocess.Popen([program, "60"]))
-    watch = threading.Thread(target=ray_engine.watch_head, args=(closing,))
+    watch = threading.Thread(target=ray_engine.watch_head, args=(closing, closed))
     try:
         for child in children:
             child.send_signal(signal.SIGSTOP)
         watch.start()
-        assert children[0].wait(30) == -signal.SIGKILL
+        if ends:
+            while is_stopped(children[0].pid):
+                closed.wait(0.05)
+            closed.wait(1.0)
+            assert children[0].poll() is None
+        else:
+            assert children[0].wait(30) == -signal.SIGKILL
         assert children[1].poll() is None
     finally:
-        closing.set()
+        closed.set()
         for child in children:
             child.kill()
             child.wait()
@@ -458,8 +472,8 @@ def test_a_stopped_worker_is_killed_so_that_ray_reports_its_death(
     raylet.symlink_to(python)
     command = [str(raylet), "-c", WITH_A_WORKER, *map(str, files)]
     head = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    closing = threading.Event()
-    watch = threading.Thread(target=ray_engine.watch_head, args=(closing,))
+    closing, closed = threading.Event(), threading.Event()
+    watch = threading.Thread(target=ray_engine.watch_head, args=(closing, closed))
     assert head.stdout is not None
     worker, agent = map(int, head.stdout.readline().split())
     try:
@@ -469,7 +483,7 @@ def test_a_stopped_worker_is_killed_so_that_ray_reports_its_death(
         assert head.stdout.readline() == "ended\n"
         assert is_stopped(agent)
     finally:
-        closing.set()
+        closed.set()
         for pid in (worker, agent, head.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -485,7 +499,8 @@ from placewright.io.scratch import Scratch
 ray_engine.limits.HEAD_S = 1.0
 head = subprocess.Popen([sys.argv[1], "60"])
 folder = Scratch()
-threading.Thread(target=ray_engine.watch_head, args=(threading.Event(),), daemon=True).start()
+events = threading.Event(), threading.Event()
+threading.Thread(target=ray_engine.watch_head, args=events, daemon=True).start()
 print(folder.name)
 time.sleep(2)
 head.kill()

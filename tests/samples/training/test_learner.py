@@ -46,3 +46,5 @@ def test_what_is_not_sent_is_kept_for_the_next_step(tmp_path: Path) -> None:
     assert np.abs(sent).max() == pytest.approx(np.abs(gradient).max(), rel=1e-4)
     np.testing.assert_allclose(sent + learner.held_back.numpy(), gradient, atol=1e-4)
     assert group.sent_bytes < 0.21 * gradient.nbytes
+    assert learner.save(tmp_path / "saved") == ""
+    assert "No space left" in learner.save(Path("/dev/full"))  # an answer: the node goes on

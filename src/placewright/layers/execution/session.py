@@ -11,12 +11,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from placewright.adapt.trials import AHEAD, FAR, SURE, ShortTrials, hold_trials
@@ -26,7 +25,6 @@ from placewright.capturing.updates import GivenOptimizer, Update, update_of
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, PlacewrightError
 from placewright.graph.graph import TensorSpec
-from placewright.io.scratch import Scratch
 from placewright.layers.execution.layer_module import StageOrder, WorkerStepTimes
 from placewright.layers.execution.stage_orders import (
     TracedModel,
@@ -41,7 +39,7 @@ from placewright.planning.result import Result
 from placewright.planning.solving import solve
 from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine
-from placewright.runtime.session import WorkerSession
+from placewright.runtime.session import StateFiles, WorkerSession
 
 if TYPE_CHECKING:
     from placewright.layers.problem import LayerProblem
@@ -75,22 +73,29 @@ class LayerSession(WorkerSession):
         super().__init__(cluster, PROGRAM, engine)
         self.model, self.loaded = model, model
         self.update = update_of(optimizer, lr, model.source.model)
-        self._folder = Scratch()
+        self._files: StateFiles | None = None
         self.states: list[str] = []
         self.plan: LayerPlan | None = None
         self.orders: list[tuple[StageOrder, ...]] = []
 
     def begin(self) -> None:
         """Give the workers the initial state."""
-        file, state = Path(self._folder.name) / "state.safetensors", self.model.state()
+        state = self.model.state()
         demand_written(state, f"model {self.model.source.name}")
-        save_file(state, file)
-        self.group.limit_s = limits.order_s(file.stat().st_size)
-        self.states = self.group.distribute(file)
+        self._files = StateFiles(state)
+        self.group.limit_s = limits.order_s(self._files.initial.stat().st_size)
+        self.states = self.group.distribute(self._files.initial)
+
+    @property
+    def files(self) -> StateFiles:
+        """Of the states that workers are given and give back."""
+        assert self._files is not None, "within the context"
+        return self._files
 
     def remove(self) -> None:
         """Remove the files of the state."""
-        self._folder.cleanup()
+        if self._files is not None:
+            self._files.remove()
 
     def load(
         self,
@@ -106,7 +111,9 @@ class LayerSession(WorkerSession):
         """
         self.loaded = rows or self.model
         orders = self.orders = self._orders(plan)
-        files = self.states if state is None else self._distributed(state)
+        files = self.states
+        if state is not None:
+            files = self.files.distributed(self.group, self.model.state() | dict(state))
         self.group.order_all("join_groups", groups_of(orders))
         trained = self.model.trained()
         self.group.order(
@@ -186,15 +193,15 @@ class LayerSession(WorkerSession):
 
     def gradients(self) -> dict[str, Tensor]:
         """Gradients of the last step by name of the parameter."""
-        return self._collected("gradients")
+        return self.files.collect(self.group, "gradients")
 
     def parameters(self) -> dict[str, Tensor]:
         """Parameters and buffers as they are now."""
-        return self._collected("parameters")
+        return self.files.collect(self.group, "parameters")
 
     def training_state(self) -> dict[str, Tensor]:
         """Parameters, buffers and states of the optimizer: what `load` goes on from."""
-        return self._collected("training_state")
+        return self.files.collect(self.group, "training_state")
 
     def disturb(self, name: str, times: float) -> None:
         """Slow a worker down so many times, or kill it in the next step (``inf``): for tests."""
@@ -204,21 +211,6 @@ class LayerSession(WorkerSession):
             self.group.order("end_in_next_step", [(r == rank,) for r in ranks])
         else:
             self.group.order("slow_down", [(times if r == rank else 1.0,) for r in ranks])
-
-    def _collected(self, order: str) -> dict[str, Tensor]:
-        folder = Path(self._folder.name)
-        files = [folder / f"{order}-{rank}" for rank in range(len(self.cluster.devices))]
-        self.group.collect(order, files)
-        found: dict[str, Tensor] = {}
-        for file in files:
-            found.update(load_file(file))
-            file.unlink()
-        return found
-
-    def _distributed(self, state: Mapping[str, Tensor]) -> list[str]:
-        file = Path(self._folder.name) / "resumed.safetensors"
-        save_file(self.model.state() | dict(state), file)
-        return self.group.distribute(file)
 
 
 def packed(batch: Mapping[str, Tensor]) -> bytes:

@@ -8,18 +8,20 @@ import signal
 import time
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from safetensors import safe_open
-from safetensors.torch import load, save_file
+from safetensors.torch import load
 from torch import Tensor
 
 from placewright.capturing.program_calls import random_state
 from placewright.capturing.update_rule import UpdateRule
 from placewright.capturing.updates import OPTIMIZER, Update
 from placewright.graph.graph import Const, Instruction, Ref, TensorSpec
+from placewright.io.tensor_files import write_tensors
 from placewright.layers.execution import timing
 from placewright.layers.execution.layer_module import (
     LayerOrder,
@@ -335,7 +337,7 @@ class LayerWorker(WorkerProgram):
 
 def _written(path: str, tensors: Mapping[str, Tensor]) -> str:
     try:
-        save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, path)
+        write_tensors(Path(path), tensors)
     except OSError as error:
         return str(error)
     return ""

@@ -13,7 +13,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from placewright.cluster.cluster import Cluster
@@ -25,7 +24,7 @@ from placewright.errors import (
     WorkerLostError,
 )
 from placewright.io.scratch import Scratch
-from placewright.io.tensor_files import StoredTensor
+from placewright.io.tensor_files import StoredTensor, write_tensors
 from placewright.layers.generation.batcher import JOINING, Arrays, Batcher, Step
 from placewright.layers.generation.stage import (
     Loaded,
@@ -435,7 +434,7 @@ class Generator:
             files.append(Path(self._folder.name) / f"stage-{rank}.safetensors")
             own_orders = [each for of in orders for each in of]
             names = [name for each in own_orders for name in needed_names(Stage(each))]
-            save_file(source.tensors(sorted(set(names))), files[-1])
+            write_tensors(files[-1], source.tensors(sorted(set(names))))
         paths = self.group.distribute_each(files)
         for each in files:
             each.unlink()

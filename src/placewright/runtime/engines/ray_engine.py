@@ -72,7 +72,7 @@ class Ray:
         self._keeper = Keeper()
         self._folder: Scratch | None = None  # of a Ray that is started here
         self._heads: frozenset[str] = frozenset()  # and its processes that all others need
-        self._closing = threading.Event()
+        self._closing, self._closed = threading.Event(), threading.Event()
 
     def __enter__(self) -> Ray:
         if not self._ray.is_initialized():
@@ -84,10 +84,13 @@ class Ray:
 
     def __exit__(self, *exception: object) -> None:
         self._closing.set()
-        if self._own:
-            self._ray.shutdown()
-            self._end_rest()
-            self._silence(False)
+        try:
+            if self._own:
+                self._ray.shutdown()
+                self._end_rest()
+                self._silence(False)
+        finally:
+            self._closed.set()
 
     @staticmethod
     def _silence(silent: bool = True) -> None:
@@ -161,7 +164,8 @@ class Ray:
         self._folder = _folder_for_ray()
         # Ray opens its own folder to all users (mode 777); nobody else comes through the outer one.
         folder = os.path.join(self._folder.name, _INNER)
-        threading.Thread(target=watch_head, args=(self._closing,), daemon=True).start()
+        events = self._closing, self._closed
+        threading.Thread(target=watch_head, args=events, daemon=True).start()
         try:
             # Before Ray: a launcher that is killed in between leaves nothing behind.
             self._keeper.begin(folder)
@@ -177,6 +181,7 @@ class Ray:
             self._heads = frozenset(heads_of(os.getpid()).values())
         except BaseException as error:
             self._closing.set()
+            self._closed.set()
             self._end_rest()
             if isinstance(error, Exception) and not isinstance(error, PlacewrightError):
                 raise _start_error(error) from None  # Ray's have no class of their own
@@ -257,8 +262,10 @@ def _on_loopback() -> Iterator[None]:
 _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
-def watch_head(closing: threading.Event) -> None:
+def watch_head(closing: threading.Event, closed: threading.Event) -> None:
     """Kill head and workers of the Ray that this process has started where they are stopped.
+
+    From `closing` to `closed` they are let go on instead, and may be gone: Ray ends them.
 
     Calls of Ray wait inside of C++, without a limit, for as long as its connections are open, and
     those of a stopped process (SIGSTOP) are. Where the head is gone, they wait until Ray ends this
@@ -268,18 +275,21 @@ def watch_head(closing: threading.Event) -> None:
     since: dict[int, float] = {}
     seen = False
     gone_since: float | None = None
-    while not closing.wait(_LOOK_S):
-        now = time.monotonic()
+    while not closed.wait(_LOOK_S):
+        now, ends = time.monotonic(), closing.is_set()
         heads = heads_of(os.getpid())
         for pid in (*heads, *workers_of(heads)):
             if not is_stopped(pid):
                 since.pop(pid, None)
+            elif ends:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGCONT)
             elif now - since.setdefault(pid, now) >= limits.patience(limits.STOPPED_S):
                 what = f"a process of Ray is stopped (SIGSTOP) for {now - since.pop(pid):.0f} s"
                 print(f"error: {what}, process {pid}: killed", file=sys.stderr, flush=True)
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
-        if HEAD in heads.values():
+        if ends or HEAD in heads.values():
             seen, gone_since = True, None
         # Not before one was seen: Ray takes a while to start it.
         elif seen and now - (gone_since := gone_since or now) >= limits.HEAD_S:

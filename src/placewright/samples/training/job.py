@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import save, save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
@@ -42,6 +42,7 @@ from placewright.capturing.zoo.convolutional import classifier, pictures
 from placewright.errors import InputError, UnsupportedError
 from placewright.graph.graph import input_name
 from placewright.io.stored import write_file
+from placewright.io.tensor_files import write_tensors
 from placewright.planning.contract import LOG
 from placewright.samples.problem import SampleProblem
 from placewright.samples.training.node_training import correct_of
@@ -332,7 +333,7 @@ def write_batch(samples: SampleSet, count: int, path: Path) -> str:
     """The first `count` samples as a file of tensors ``0``, ``1``, ...; its path."""
     inputs, targets = samples.batch(count)
     leaves = enumerate(tensors(inputs, targets))
-    save_file({str(k): leaf.contiguous() for k, leaf in leaves}, path)
+    write_tensors(path, {str(k): leaf for k, leaf in leaves})
     return str(path)
 
 

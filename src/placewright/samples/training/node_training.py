@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from placewright.capturing.gradients import MESSAGES, BatchProgram, ProgramRun
 from placewright.capturing.update_rule import UpdateRule
 from placewright.capturing.updates import OPTIMIZER, Update
 from placewright.io.arguments import Count, checked
+from placewright.io.tensor_files import write_tensors
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.runtime.program import Worker, WorkerProgram, order
 from placewright.samples.data import Shard
@@ -192,12 +193,15 @@ class NodeTraining:
         Seconds of its own gradients, and samples that they were of.
     spans_s
         Shape (steps, 3): when each step began, had its gradients, ended; by the machine's clock.
+    unsaved
+        Why the state after training cannot be written, empty where it is.
     """
 
     epochs: tuple[Epoch, ...]
     compute_s: float
     visited: int
     spans_s: FloatArray
+    unsaved: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,10 +217,9 @@ def train_node(spec: WorkerSpec, order: TrainingOrder) -> NodeTraining:
     with _process_group(spec, order) as dist:
         part = _NodePart(spec, order, dist)
         epochs = tuple(part.epoch(order.first_epoch + e) for e in range(order.recipe.epochs))
-        if spec.rank == 0 and order.saved:
-            part.learner.save(Path(order.saved))
+        unsaved = part.learner.save(Path(order.saved)) if spec.rank == 0 and order.saved else ""
     spans_s = np.array(part.spans_s)
-    return NodeTraining(epochs, part.compute_s, part.visited, spans_s)
+    return NodeTraining(epochs, part.compute_s, part.visited, spans_s, unsaved)
 
 
 def time_steps(spec: WorkerSpec, order: TrainingOrder, sizes: tuple[int, ...]) -> NodeStepTimes:
@@ -391,16 +394,20 @@ class Learner:
                 if key in self.trained:
                     self.optimizer.state[self.trained[key]][slot] = value
 
-    def save(self, path: Path) -> None:
-        """Write the training state."""
+    def save(self, path: Path) -> str:
+        """Write the training state; why it cannot be, empty where it can."""
         names = {id(p): key for key, p in self.trained.items()}
         states = {
-            f"{OPTIMIZER}{slot}:model.{names[id(p)]}": value.contiguous()
+            f"{OPTIMIZER}{slot}:model.{names[id(p)]}": value
             for p, slots in self.optimizer.state.items()
             for slot, value in slots.items()
             if isinstance(value, Tensor) and id(p) in names
         }
-        save_file({**self.state, **states}, path)
+        try:
+            write_tensors(path, {**self.state, **states})
+        except OSError as error:
+            return str(error)
+        return ""
 
     def load(self, samples: Mapping[int, Sequence[np.ndarray[Any, Any]]]) -> None:
         """Take the tensors of each sample, inputs first, by sample number."""

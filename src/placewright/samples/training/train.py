@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors import safe_open
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import load_file, save
 
 from placewright.capturing.updates import OPTIMIZER
 from placewright.errors import InputError, described
 from placewright.io.boundary import open_file
-from placewright.io.scratch import Scratch
+from placewright.io.scratch import Scratch, no_room
 from placewright.io.stored import write_file
+from placewright.io.tensor_files import write_tensors
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime import limits
 from placewright.samples.data import Shard
@@ -155,6 +156,10 @@ def train(
         answers: list[NodeTraining] = group.order(
             "train", [(order,) for order in orders], limit_s=limit_s
         )
+        try:
+            group.check_written([answer.unsaved for answer in answers])
+        except OSError as error:
+            raise no_room("the state after training cannot be kept", folder, error) from error
         state = load_file(orders[0].saved)
     each_s = _sample_s(problem, answers, recipe, nodes.real)
     spans_s = np.array([answer.spans_s for answer in answers])
@@ -192,7 +197,7 @@ def training_orders(
     sizes = [part_sizes(held[i], total, work, i, recipe) for i in range(problem.n)]
     job.renew()
     begun = folder / "state"
-    save_file(dict(job.state() if state is None else state), begun)
+    write_tensors(begun, job.state() if state is None else state)
     tests = job.tests()
     tested = {program.samples for program in tests}
     test = "" if job.test is None else write_batch(job.test, len(job.test), folder / "test")
