@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -239,6 +240,10 @@ def test_a_ray_is_used_only_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     with pytest.raises(InputError, match=r"(?s)another user's.*RAY_ADDRESS=HOST:PORT"):
         Ray(DUO).__enter__()
+    for wrong in ("http://10.0.0.1:8265", "10.0.0.1", "10.0.0.1:port", "os://10.0.0.1:6379"):
+        monkeypatch.setenv("RAY_ADDRESS", wrong)
+        with pytest.raises(InputError, match=f"is no address of a Ray cluster.*{re.escape(wrong)}"):
+            Ray(DUO).__enter__()
     monkeypatch.setenv("RAY_ADDRESS", "local")
     for variable in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.setenv(variable, "")  # whatever is set below ends with the test

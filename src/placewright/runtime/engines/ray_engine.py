@@ -136,6 +136,13 @@ class Ray:
                 hint="RAY_ADDRESS=HOST:PORT names one; without RAY_ADDRESS one is started here",
             )
         if named and named != "local":
+            if not re.fullmatch(r"[^/\s]+:[0-9]{1,5}", named):  # MODULE:// makes Ray import it
+                raise InputError(
+                    "is no address of a Ray cluster",
+                    where="RAY_ADDRESS",
+                    by=f"got {named[:100]!r}",
+                    hint="give HOST:PORT; without RAY_ADDRESS a Ray is started here",
+                )
             self._join(named)
         else:
             self._start()
