@@ -79,7 +79,10 @@ def test_capacity_names_a_rate_and_a_server(tmp_path: Path, capsys: Captured) ->
     entry["servers"][0]["latency"]["small"] = ["8ms"]
     file = write_data(entry | {"duration": 60}, tmp_path / "p.json")
     words = ["requests", "plan", file, "--target-success", "0.99", "-f", "json"]
-    report = run_cli(capsys, *words).data
+    words += ["--report", str(tmp_path / "x.html"), "--trace", str(tmp_path / "x.json")]
+    output = run_cli(capsys, *words)
+    assert output.err.count("not for --target-success") == 2
+    report = output.data
     assert 40 < report["rate_per_s"] < 125
     assert report["success_rate"] >= 0.99
     assert report["add"][0]["server"] == "a"
@@ -160,8 +163,6 @@ def test_capacity_names_candidates(tmp_path: Path, capsys: Captured) -> None:
         ["simulate", "{file}", "--planner", "jf2"],
         ["simulate", "{file}", "--planner", "ms"],
         ["plan", "{file}", "--target-success", "0"],
-        ["plan", "{file}", "--target-success", "0.5", "--report", "x.html"],
-        ["plan", "{file}", "--target-success", "0.5", "--trace", "x.json"],
         ["plan", "{file}", "--target-success", "0.5", "--time-limit", "1"],
         ["simulate", "{file}", "{plan}", "--planner", "edf-fastest"],
         ["simulate", "{file}", "{plan}", "--seed", "5"],

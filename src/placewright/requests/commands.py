@@ -183,8 +183,11 @@ def plan(
     from placewright.requests.capacity import capacity
 
     if target_success is not None:
-        other = {"--report": report, "--trace": trace, "--time-limit": time_limit != TIME_LIMIT_S}
+        other = {"--time-limit": time_limit != TIME_LIMIT_S}
         refuse(other, "is not for --target-success", "leave one of the two out")
+        for option, path in (("--report", report), ("--trace", trace)):
+            if path is not None:  # the service gives the first one to every verb
+                console.note(f"{option} is not for --target-success: {path} is not written")
     problem = _problem(source, scenario, arrival_seed, load)
     if target_success is not None:
         known = catalogue(source, scenario)
