@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 from placewright.cli.console import Console
+from tests.cli.run_cli import run_cli
 
 
 class TrainerOptions(UserWarning):
@@ -42,3 +43,14 @@ def _fail(console: Console) -> None:
     with console.noted(TrainerOptions):
         warnings.warn("it was busy", TrainerOptions, stacklevel=1)
         raise ValueError("failed")
+
+
+def test_names_do_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of files that may come from anybody: titles, colours and directions are written out."""
+    console, evil = Console(), "a\x1b]0;owned\x07\u202eb\x9b31m"
+    console.note(evil)
+    console.show(dict, lambda: f"{evil}\tc\n{evil}")
+    shown = r"a\x1b]0;owned\x07\u202eb\x9b31m"
+    output = capsys.readouterr()
+    assert (output.err, output.out) == (f"{shown}\n", f"{shown}\tc\n{shown}\n")
+    assert run_cli(capsys, "show", evil).err.startswith(f"error: {shown}")

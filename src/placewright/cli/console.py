@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 from placewright.cli import options
 from placewright.errors import PlacewrightError
 from placewright.planning.contract import SEARCH, Names
+from placewright.report.text import printable
 
 if TYPE_CHECKING:
     from placewright.adapt.timeline import Timeline
@@ -91,7 +92,7 @@ class Console:
         if text.startswith("interrupted") and (lines := progress_lines()) is not None:
             lines.interrupted = True
         if not self.quiet:
-            print(text, file=sys.stderr)
+            print(printable(text), file=sys.stderr)
 
     def detail(self, text: str) -> None:
         """A line on stderr with ``-v``."""
@@ -202,7 +203,7 @@ def leave_stdout() -> None:
 def _print_table(table: Any) -> None:
     """Rich tables get colours in a terminal; plain text goes out as it is."""
     if isinstance(table, str):
-        print(table)
+        print(printable(table))
         return
     from rich.console import Console
 
@@ -371,7 +372,7 @@ class ConsoleMeter:
         if elapsed_s < VISIBLE_AFTER_S:
             return Text("")
         parts = [self._title, f"{elapsed_s:.1f} s", *self._numbers()]
-        line = Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
+        line = Text(printable("  ".join(parts)), no_wrap=True, overflow="ellipsis")
         return Spinner("dots", text=line)
 
     def _gap(self) -> float:

@@ -46,6 +46,7 @@ from placewright.errors import (
     Terminated,
 )
 from placewright.layers.devicemap.commands import devicemap, generate
+from placewright.report.text import printable
 from placewright.version import __version__
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def quickstart(
 
     console = Console(quiet=quiet)
     cluster = load_cluster(on)
-    print(cluster)
+    print(printable(str(cluster)))
     outcomes = []
     with console.noted(ProfileWarning):
         for outcome in demonstration.demonstrate(
@@ -469,6 +470,11 @@ def _open_closed() -> None:
             setattr(sys, name, stream)
 
 
+def _say(text: str) -> None:
+    """A message on stderr."""
+    print(printable(text), file=sys.stderr)
+
+
 def _run_command(given: Sequence[str]) -> NoReturn:
     """Run a command line; every error becomes a message and an exit code."""
     try:
@@ -477,14 +483,14 @@ def _run_command(given: Sequence[str]) -> NoReturn:
     except PlacewrightError as error:
         if _wants_traceback(given):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        _say(f"error: {error}")
         raise SystemExit(error.exit_code) from None
     except (KeyboardInterrupt, SystemExit) as stopped:
         if isinstance(stopped, Terminated):
-            print(f"terminated: {stopped}", file=sys.stderr)
+            _say(f"terminated: {stopped}")
         if isinstance(stopped, SystemExit) and stopped.code != INTERRUPTED:
             raise
-        print(_interrupted(stopped), file=sys.stderr)
+        _say(_interrupted(stopped))
         raise SystemExit(INTERRUPTED) from None
     except (BrokenPipeError, ReaderLeft):
         leave_stdout()  # the reader has left (`| head`)
@@ -496,17 +502,17 @@ def _run_command(given: Sequence[str]) -> NoReturn:
             sys.stdout.flush()
         except OSError:
             leave_stdout()
-        print(f"error: {_system_error(error)}", file=sys.stderr)
+        _say(f"error: {_system_error(error)}")
         raise SystemExit(1) from None
     except MemoryError as error:
         if _wants_traceback(given):
             raise
-        print(f"error: {_no_memory(error)}", file=sys.stderr)
+        _say(f"error: {_no_memory(error)}")
         raise SystemExit(1) from None
     except Exception as error:
         if _wants_traceback(given):
             raise
-        print(f"error: {_not_installed(error, given) or _unexpected(error)}", file=sys.stderr)
+        _say(f"error: {_not_installed(error, given) or _unexpected(error)}")
         raise SystemExit(1) from None
     raise SystemExit(0)
 

@@ -45,7 +45,16 @@ from placewright.report.page import (
     tag,
     text,
 )
-from placewright.report.text import amount, elapsed, joined, percent, plain_table, seconds, size
+from placewright.report.text import (
+    amount,
+    elapsed,
+    joined,
+    percent,
+    plain_table,
+    printable,
+    seconds,
+    size,
+)
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -618,10 +627,10 @@ def _rich_table(result: Result, title: str, ordered: Sequence[Candidate], unable
         numbers = name in (*HEADER[1:4], "measured")
         table.add_column(name, justify="right" if numbers else "left")
     for candidate in ordered:
-        cells = [Text(cell) for cell in _row(result, candidate, measured)]
+        cells = [Text(printable(cell)) for cell in _row(result, candidate, measured)]
         table.add_row(*cells, style=_style(candidate, result))
     below = joined(unable, result.note, summary_text(result))
-    return Group(Text(title), table, *([Text(below)] if below else []))
+    return Group(Text(printable(title)), table, *([Text(printable(below))] if below else []))
 
 
 def _style(candidate: Candidate, result: Result) -> str:

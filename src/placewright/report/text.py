@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,17 @@ def bare_numbers(bare: bool = True) -> Iterator[None]:
 def numbers_are_bare() -> bool:
     """Whether this is within `bare_numbers`."""
     return _BARE.get()
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """The text with what would control a terminal, or turn its direction, written out.
+
+    Names come from files, and files may come from anybody.
+    """
+    return _CONTROL.sub(lambda found: repr(found.group())[1:-1], text)
 
 
 def plain_table(header: Row, rows: Sequence[Row], right: str = "") -> str:
