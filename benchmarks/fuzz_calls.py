@@ -305,6 +305,7 @@ def problems(folder: Path) -> Iterator[Case]:
     yield Case("best_single", best_single, {"problem": _tiny("operators")})
     yield _constructor(AdaptationPolicy(), **POLICY)
     yield _constructor(placewright.Context(), bound=ANY_NUMBER, judge={"None", "len"},
+                       objective={"None", "len"},
                        incumbent=ANYTHING, measure=ANYTHING, progress={"len"})  # fmt: skip
     yield Case("Context.part", placewright.Context().part, {"share": 0.5}, {"share": SHARE})
     yield _constructor(placewright.Proposal(1), bound=ANY_NUMBER | UNKNOWN | NONE,
