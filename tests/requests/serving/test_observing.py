@@ -29,9 +29,10 @@ def observer(log: Path | None = None) -> Observer:
 
 def refuse(watched: Observer, count: int) -> None:
     """So many requests are refused now."""
+    asked = family()
     for _ in range(count):
         watched.refused(
-            family(), time.monotonic(), None, Refusal(503, "no server", code="no-server"), {}
+            asked, time.monotonic(), None, Refusal(503, "no server", code="no-server"), {}
         )
 
 

@@ -288,7 +288,8 @@ def test_where_no_folder_is_short_enough_the_error_says_so(monkeypatch: pytest.M
 
     monkeypatch.setattr(ray_engine, "scratch_for_sockets", refused)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    stand_in = SimpleNamespace(is_initialized=lambda: False, _worker_logs_enabled=True)
+    silent = {"is_initialized": lambda: False, "set_sigterm_handler": None}
+    stand_in = SimpleNamespace(**silent, _worker_logs_enabled=True)
     monkeypatch.setattr(ray_engine, "import_module", lambda name: stand_in)
     with pytest.raises(RunError, match=r"(?s)/tmp/placewright-run-0.*107 bytes.*TMPDIR"):
         Ray(DUO).__enter__()
