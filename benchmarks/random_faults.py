@@ -25,8 +25,7 @@ A launcher (or torchrun's agent) that is stopped is continued, or killed, after 
 nothing else could end it. Every other process stays stopped. Half of the disks are given space
 again after some seconds, the others when the command has ended.
 
-A schedule is fine where, within 60 s after the fault (or after it was continued; or half as much
-again as the command takes undisturbed, if that is more),
+A schedule is fine where, within 60 s after the fault (or after it was continued),
 - the command has ended,
 - it exited with 0 and its numbers are right, or with another documented code and words, and there
   is neither a traceback nor an unexpected error on stderr: the parameters of ``operators run
@@ -38,7 +37,8 @@ again as the command takes undisturbed, if that is more),
   for the next start,
 - the same command again ends with 0, and goes on from what was left where there is something.
 
-On a busy machine ``--patience 4`` multiplies these limits, and those of the commands, by four. The
+On a busy machine ``--patience 4`` multiplies these limits, and those of the commands, by four; what
+goes on there after its fault may take half as much again as undisturbed. The
 exit code is 1 where a schedule is not fine. Root is needed for testbeds, and for all that happens
 to files and connections; without it they are left out.
 """
@@ -357,8 +357,9 @@ def run_schedule(shot: Shot, mark: str, usual_s: float) -> Outcome:
                     if not shot.stays:
                         end_faults_of_files(folder)
                     end_server(variant, mark, process)
-            # A run that goes on after its fault takes at least what is left of it.
-            limit_s = max(PATIENCE * LIMIT_S, (1.5 if outcome.hit else 3) * usual_s)
+            # On a busy machine a run that goes on may take longer than any limit for one that ends.
+            goes_on_s = 1.5 * usual_s if PATIENCE > 1 else 0.0
+            limit_s = max(PATIENCE * LIMIT_S, goes_on_s if outcome.hit else 3 * usual_s)
             try:
                 process.wait(limit_s)
             except subprocess.TimeoutExpired:

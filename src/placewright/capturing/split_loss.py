@@ -452,10 +452,9 @@ class _Comparison:
         """Whether other random numbers make another whole."""
         again = self._evaluated(taken, seed=1, differentiated=False)
         # Not of the loss alone: the squares of what is normalised add up to the same.
-        pairs = zip(
-            (again.loss, *again.outputs), (self.whole.loss, *self.whole.outputs), strict=True
-        )
-        return not all(
+        these, those = ((x.loss, *x.outputs) for x in (again, self.whole))
+        pairs = zip(these, those, strict=False)
+        return len(these) != len(those) or not all(
             a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
             for a, b in pairs
         )

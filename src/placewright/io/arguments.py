@@ -21,6 +21,7 @@ import math
 import numbers
 import operator
 import os
+import re
 import sys
 from collections import abc
 from collections.abc import Callable, Collection, Mapping, Sequence, Sized
@@ -698,3 +699,16 @@ def _array(note: Any, axes: int = 0) -> Check:
         return made
 
     return check
+
+
+def environment_number(name: str, most: int, hint: str) -> int:
+    """The whole number from 0 to `most` that an environment variable states.
+
+    Raises `InputError`: it states something else, or is not set.
+    """
+    given = os.environ.get(name, "")
+    if not re.fullmatch(r"[0-9]{1,9}", given) or int(given) > most:
+        raise InputError(
+            f"is no whole number from 0 to {most}", where=name, by=f"got {given[:40]!r}", hint=hint
+        )
+    return int(given)

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import subprocess
 import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
 
-from placewright.errors import InputError, PlacewrightError
+from placewright.errors import PlacewrightError
 from placewright.interpreter import python_command, python_environment
+from placewright.io.arguments import environment_number
 from placewright.numerics.clocks import CompileClock
 from placewright.planning.wing import Wing
 from placewright.planning.wings import find_wing, wings
@@ -35,17 +35,9 @@ def compilers() -> int:
 
     Raises `InputError`: it says something else than a number of processes.
     """
-    asked = os.environ.get(COMPILERS)
-    if not asked:
+    if not os.environ.get(COMPILERS):
         return min(len(os.sched_getaffinity(0)) - 1, MOST_COMPILERS)
-    if not re.fullmatch(r"[0-9]{1,9}", asked) or int(asked) > MOST_ASKED:
-        raise InputError(
-            f"is no whole number from 0 to {MOST_ASKED}",
-            where=COMPILERS,
-            by=f"got {asked[:40]!r}",
-            hint="0: none; or unset it",
-        )
-    return int(asked)
+    return environment_number(COMPILERS, MOST_ASKED, "0: none; or unset it")
 
 
 def compile_beside(wing: Wing) -> None:

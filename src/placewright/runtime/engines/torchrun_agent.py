@@ -64,6 +64,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from placewright.errors import InputError, RunError
+from placewright.io.arguments import environment_number
 from placewright.io.scratch import PREFIX, remove_all
 from placewright.runtime import limits
 from placewright.runtime.connections import LOOPBACK, AuthenticatedListener, Channel, connect, wait
@@ -83,15 +84,7 @@ def given_number(name: str, most: int = 1 << 20) -> int:
 
     Raises `InputError`: there is another value, or none.
     """
-    given = os.environ.get(name, "")
-    if not re.fullmatch(r"[0-9]{1,9}", given) or int(given) > most:
-        raise InputError(
-            f"is no whole number from 0 to {most}, as torchrun sets it",
-            where=name,
-            by=f"got {given[:40]!r}",
-            hint="start the command by torchrun, or unset its variables",
-        )
-    return int(given)
+    return environment_number(name, most, "start it by torchrun, which sets it, or unset it")
 
 
 def end_with_torchrun() -> None:
