@@ -87,6 +87,7 @@ PYTHON_S = 1.0
 """Before the first line of the command Python itself prints a traceback at Ctrl-C."""
 
 COMMANDS = ("launcher", "agent", "lead")
+"""Processes that somebody has started: who stops one of them lets it go on or kills it."""
 ROOT = os.geteuid() == 0
 
 FILLER = "filler"
@@ -469,7 +470,7 @@ def shoot(
 
 
 def send(shot: Shot, pid: int, process: subprocess.Popen[bytes]) -> None:
-    """The signal; a stopped launcher is continued or killed later."""
+    """The signal; a stopped command, or job of a service, is continued or killed later."""
     if shot.signal == "CUT":
         abort_connections(pid)
         return
@@ -481,7 +482,7 @@ def send(shot: Shot, pid: int, process: subprocess.Popen[bytes]) -> None:
                 os.killpg(process.pid, signal.SIGINT)
         return
     os.kill(pid, getattr(signal, f"SIG{shot.signal.removesuffix('2')}"))
-    if shot.signal == "STOP" and shot.target in COMMANDS:
+    if shot.signal == "STOP" and shot.target in (*COMMANDS, "job"):
         time.sleep(RESUMED_AFTER_S)
         os.kill(pid, signal.SIGCONT if shot.resumed else signal.SIGKILL)
 
