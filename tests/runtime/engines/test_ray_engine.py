@@ -296,12 +296,22 @@ def test_where_no_folder_is_short_enough_the_error_says_so(monkeypatch: pytest.M
 
 
 OWN_RAY = """
+import os
+import signal
+
 import ray
+from ray._private.node import Node
 from placewright.cluster.cluster import Cluster, Device
 from placewright.runtime.engines.ray_engine import Ray
 from placewright.runtime.session import Session
 from tests.runtime.chain import diamond
 
+def end_processes(node, *args, **keywords):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return end(node, *args, **keywords)
+
+signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+end, Node.kill_all_processes = Node.kill_all_processes, end_processes
 graph, state = diamond()
 duo = Cluster((Device("a"), Device("b")), (), name="duo")
 with Ray(duo) as engine, Session(graph, duo, state, engine) as session:
@@ -312,6 +322,7 @@ with Ray(duo) as engine, Session(graph, duo, state, engine) as session:
         print("ran", flush=True)
         while order == "for ever":
             session.run(1)
+os.kill(os.getpid(), signal.SIGTERM)
 """
 
 ANNOUNCES_A_RAY = """
@@ -384,7 +395,8 @@ def shared() -> Iterator[Path]:
 def test_two_runs_at_once_have_rays_that_another_user_cannot_reach(shared: Path) -> None:
     """Nor lead them to a Ray of his; all of their processes listen on loopback.
 
-    Then Ray's agent is killed in one run, whose error names it; nothing of both is left.
+    Then Ray's agent is killed in one run, whose error names it; the other hears SIGTERM while its
+    Ray ends, and afterwards. Nothing of both is left.
     """
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'placewright[ray]'")
     attacker = run_as_other_user(ANNOUNCES_A_RAY, shared / "mark", [])
@@ -407,7 +419,7 @@ def test_two_runs_at_once_have_rays_that_another_user_cannot_reach(shared: Path)
         _, error = loses_agent.process.communicate("for ever\n", timeout=120)
         assert "RunError: process raylet on this machine: Ray's agent" in error
         output_of_end, error = ends.process.communicate("end\n", timeout=120)
-        assert (ends.process.returncode, output_of_end) == (0, ""), error
+        assert (ends.process.returncode, output_of_end) == (0, "heard\nheard\n"), error
         assert not any(Path(run.session).parents[1].exists() for run in runs)
         assert os.listdir(shared) == ["ray"]
     finally:

@@ -86,7 +86,8 @@ class Ray:
         self._closing.set()
         try:
             if self._own:
-                self._ray.shutdown()
+                with _handler_comes_back():
+                    self._ray.shutdown()
                 self._end_rest()
                 self._silence(False)
         finally:
@@ -243,6 +244,35 @@ def _handlers_stay() -> Iterator[None]:
         yield
     finally:
         names.set_sigterm_handler = install
+
+
+@contextmanager
+def _handler_comes_back() -> Iterator[None]:
+    """Hear SIGTERM while Ray ends its processes, and afterwards.
+
+    When Ray's C++ lets go of its worker it takes the handler of the process away, of which Python
+    knows nothing: SIGTERM would end the process at once, with its folders left behind.
+    """
+    node: Any = import_module("ray._private.worker")._global_node
+    end = getattr(node, "kill_all_processes", None)
+
+    def end_heard(*args: Any, **keywords: Any) -> Any:
+        _install_again(signal.SIGTERM)
+        return end(*args, **keywords)  # type: ignore[misc]
+
+    if end is not None:
+        node.kill_all_processes = end_heard
+    try:
+        yield
+    finally:
+        _install_again(signal.SIGTERM)
+
+
+def _install_again(number: signal.Signals) -> None:
+    """Install the handler that Python has for a signal."""
+    handler = signal.getsignal(number)
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(number, handler)
 
 
 @contextmanager
