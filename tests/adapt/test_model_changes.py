@@ -16,7 +16,7 @@ from placewright import Cluster, Device
 from placewright.adapt.training_loop import ModelChanges
 from placewright.capturing.guards import Guards
 from placewright.capturing.read_watch import GradientsWarning
-from placewright.errors import InputError
+from placewright.errors import InputError, PlacewrightError
 from tests.adapt.loop_changes import clip_after_reading, halve, reset_moments
 
 DUO = Cluster((Device("a"), Device("b")), name="two")
@@ -45,6 +45,7 @@ TAKEN: dict[str, Change] = {
     "clipped weights, after they were read": clip_after_reading,
     "clipped weights": lambda m, o: m[0].weight.data.clamp_(-0.05, 0.05),
     "weights changed by a function": lambda m, o: nn.init.constant_(m[3].bias, 0.5),
+    "one row of a large weight": lambda m, o: m[3].weight.data[0, :300].zero_(),
     "decayed weights": lambda m, o: [p.data.mul_(0.9) for p in o.param_groups[0]["params"]],
     "a learning rate": lambda m, o: o.param_groups[0].update(lr=0.01),
     "a cleared state": lambda m, o: o.state.clear(),
@@ -61,6 +62,16 @@ REFUSED: dict[str, tuple[Change, str]] = {
         lambda m, o: o.param_groups[0]["params"].pop(),
         "other parameters",
     ),
+    "a hook on a weight": (lambda m, o: m[0].weight.register_hook(lambda g: 2 * g), "a hook on a"),
+    "a hook on the optimizer's step": (
+        lambda m, o: o.register_step_post_hook(lambda *_: None),
+        "hooks on the optimizer's step",
+    ),
+    "a parametrization": (
+        lambda m, o: nn.utils.parametrizations.spectral_norm(m[3]),
+        "is new",
+    ),
+    "evaluation": (lambda m, o: m.eval(), "in evaluation mode"),
 }
 
 
@@ -152,7 +163,7 @@ def test_a_change_of_older_values_is_refused() -> None:
 def test_a_change_that_cannot_be_taken_over_is_refused(name: str) -> None:
     """With what has changed and what to do."""
     change, says = REFUSED[name]
-    with pytest.raises(InputError, match=says) as caught:
+    with pytest.raises(PlacewrightError, match=says) as caught:
         _losses(change)
     assert caught.value.hint
 

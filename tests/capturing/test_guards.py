@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,16 @@ from placewright.capturing.guards import Guards
 from placewright.errors import InputError
 
 _FACTOR = 2.0
+_CONTEXT = ContextVar("scale", default=1.0)
+_LOCAL = threading.local()
+_VARIABLE = "PLACEWRIGHT_TEST_SCALE"
+
+
+def _ACTIVATION(x: Tensor) -> Tensor:  # noqa: N802  a variable, which may hold another function
+    return x
+
+
+_FUNCTION = _ACTIVATION
 
 
 class _Making(OrderedDict[str, Any]):
@@ -51,9 +64,12 @@ class _Reading(nn.Module):
         self.layer, self.drop, self.norm = nn.Linear(4, 4), nn.Dropout(0.1), nn.BatchNorm1d(4)
         self.configuration, self.table = _Configuration(), torch.ones(4)
         self.rows, self.names = np.ones(4), {"a"}
+        self.large, self.wide = np.ones(1 << 18), nn.Linear(4, 4096)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.drop(self.layer(x))) * self.scale * _FACTOR
+        scale = float(os.environ.get("PLACEWRIGHT_TEST_SCALE", "1")) * _CONTEXT.get()
+        scale *= getattr(_LOCAL, "scale", 1.0)
+        return self.norm(self.drop(_ACTIVATION(self.layer(x)))) * self.scale * _FACTOR * scale
 
 
 def _replace(model: _Reading) -> None:
@@ -102,6 +118,24 @@ CHANGES: dict[str, tuple[Callable[[_Reading], Any], str]] = {
     ),
     "a global variable": (_global, "_FACTOR"),
     "an attribute of the class": (_of_class, "_Reading.scale"),
+    "an environment variable": (lambda _: os.environ.update({_VARIABLE: "2"}), _VARIABLE),
+    "a context variable": (lambda _: _CONTEXT.set(2.0), "context variable 'scale'"),
+    "a variable of the thread": (lambda _: setattr(_LOCAL, "scale", 2.0), "_LOCAL"),
+    "a function": (lambda _: globals().update(_ACTIVATION=torch.tanh), "_ACTIVATION"),
+    "a large array": (lambda m: m.large.fill(2), "the array the model.large"),
+    "one element of an array": (lambda m: m.rows.__setitem__(0, 5.0), "the array the model.rows"),
+    "one element of a weight's data": (
+        lambda m: m.layer.weight.data[0, :1].fill_(9.0),
+        "the values of 'layer.weight'",
+    ),
+    "a hook on a weight": (
+        lambda m: m.layer.weight.register_hook(lambda g: g),
+        "a hook on 'layer.weight'",
+    ),
+    "a hook behind a gradient": (
+        lambda m: m.layer.weight.register_post_accumulate_grad_hook(lambda _: None),
+        "a hook on 'layer.weight'",
+    ),
     "the default dtype": (lambda _: torch.set_default_dtype(torch.float64), "a setting of PyTorch"),
 }
 
@@ -109,7 +143,11 @@ CHANGES: dict[str, tuple[Callable[[_Reading], Any], str]] = {
 @pytest.fixture(autouse=True)
 def _as_before() -> Any:
     yield
-    globals()["_FACTOR"], _Reading.scale = 2.0, 1.0
+    globals().update(_FACTOR=2.0, _ACTIVATION=_FUNCTION)
+    _Reading.scale = 1.0
+    os.environ.pop(_VARIABLE, None)
+    _CONTEXT.set(1.0)
+    vars(_LOCAL).clear()
     torch.set_default_dtype(torch.float32)
 
 
@@ -124,7 +162,21 @@ def test_what_has_changed_is_named(name: str) -> None:
     assert not guards.unchanged()
     assert says in str(guards.changes())
     guards.follow()
+    assert guards.unchanged() is (name not in HOOKS)
+
+
+def test_every_byte_of_a_weight_is_compared_where_that_is_asked_for() -> None:
+    """A change through ``data`` outside of the sample of a large weight."""
+    model = _Reading()
+    guards = Guards(model, training=True)
+    guards.note_bytes()
+    assert guards.same_bytes()
+    model.wide.weight.data[0].zero_()
     assert guards.unchanged()
+    assert not guards.same_bytes()
+    assert guards.changes().weights == ("wide.weight",)
+    guards.take_weights()
+    assert guards.same_bytes()
 
 
 def test_what_stays_is_no_change() -> None:
@@ -175,7 +227,11 @@ def test_a_step_that_is_another_one_is_demanded_back() -> None:
         guards.demand_as_captured("here", "place it again")
 
 
-@given(st.lists(st.sampled_from(sorted(CHANGES)), max_size=4))
+HOOKS = {"a hook on a weight", "a hook behind a gradient"}
+"""They stay a change: capturing again refuses them."""
+
+
+@given(st.lists(st.sampled_from(sorted(CHANGES.keys() - HOOKS)), max_size=4))
 def test_any_series_of_changes_is_followed(names: list[str]) -> None:
     """Each change is seen, whatever came before."""
     model = _Reading()
@@ -186,5 +242,9 @@ def test_any_series_of_changes_is_followed(names: list[str]) -> None:
             assert not guards.unchanged()
         guards.follow()
         assert guards.unchanged()
-    globals()["_FACTOR"], _Reading.scale = 2.0, 1.0
+    globals().update(_FACTOR=2.0, _ACTIVATION=_FUNCTION)
+    _Reading.scale = 1.0
+    os.environ.pop(_VARIABLE, None)
+    _CONTEXT.set(1.0)
+    vars(_LOCAL).clear()
     torch.set_default_dtype(torch.float32)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from placewright.capturing.model import capture_call
-from placewright.capturing.real_calls import called
+from placewright.capturing.real_calls import SideEffectWarning, called
 from placewright.capturing.source import ModelSource
 from placewright.errors import UnsupportedError
 
@@ -117,6 +117,45 @@ def test_caches_buffers_and_random_numbers_are_no_reason(training: bool) -> None
     assert not model.kept
     assert float(model.mean.abs().sum()) == 0.0
     assert torch.equal(random, torch.get_rng_state())
+
+
+def collected(m: Any, x: Tensor) -> Tensor:
+    """A count, a list, and an attribute that is new, none of which is computed with."""
+    y: Tensor = m.layer(x)
+    m.kept.append(y.detach().mean())
+    m.flag, m.features = m.flag + 1, y.detach()
+    return m.norm(y)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_what_every_call_leaves_in_python_is_warned_of(training: bool) -> None:
+    """Also by a hook; the model is as it was."""
+    seen: dict[str, Tensor] = {}
+    model = Stateful(collected)
+    model.norm.register_forward_hook(lambda _m, _x, y: seen.update(norm=y.detach()))
+    source = ModelSource(model, (torch.randn(4, 3),))
+    with pytest.warns(SideEffectWarning) as warned:
+        capture_call(source, training=training, real=called(source, training=training))
+    said = str(warned[0].message)
+    assert all(text in said for text in ("the model.kept", "the model.flag", "features", "seen"))
+    assert (model.flag, model.kept, seen) == (False, [], {})
+
+
+def test_a_parameter_that_the_first_call_makes_is_refused() -> None:
+    """By its name; once it is there the model is captured."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        if not hasattr(m, "late"):
+            m.late = nn.Parameter(torch.full((3,), 2.0))
+        return m.layer(x) * m.late  # type: ignore[no-any-return]
+
+    model = Stateful(forward)
+    source = ModelSource(model, (torch.randn(4, 3),))
+    with pytest.raises(UnsupportedError, match="makes a parameter or a buffer") as caught:
+        capture_call(source, real=called(source, training=False))
+    assert "late" in str(caught.value)
+    model(torch.randn(4, 3))
+    capture_call(source, real=called(source, training=False))
 
 
 def test_a_loss_that_counts_its_calls_is_refused() -> None:

@@ -35,6 +35,7 @@ from placewright.capturing.guards import Changes, Guards, changed_model
 from placewright.capturing.program_calls import set_random_state
 from placewright.capturing.read_watch import ReadWatch, read_newest
 from placewright.capturing.state import is_expanded
+from placewright.capturing.update_rule import refuse_step_hooks
 from placewright.errors import InputError, UnsupportedError
 from placewright.io.arguments import checked
 
@@ -536,8 +537,10 @@ class ModelChanges:
         self._groups = [] if optimizer is None else _members(optimizer)
         named = guards.model.named_parameters()
         self._placed = {name for name, parameter in named if parameter.requires_grad}
+        self._known, self._trained = set(_names(guards.model)), guards.model.training
         self._watch = ReadWatch(members, self.fetch)
         self._watch_state()
+        self.guards.note_bytes()
         self._settle()
 
     def close(self) -> None:
@@ -574,10 +577,11 @@ class ModelChanges:
         Raises `InputError`: it cannot be taken over.
         """
         self._refuse_other_members()
+        self._refuse_evaluation()
         read_newest(self.guards.members(), but=self._watch)  # a second trainer has trained them
         with self.own():
             state = self._state_changed()
-            if not state and self.guards.unchanged():
+            if not state and self._as_it_was(read=self._fresh_at == self._done()):
                 return False
             changes = self.guards.changes()
             self._refuse(changes)
@@ -603,7 +607,7 @@ class ModelChanges:
             if not self._done() or self._fresh_at != self._done():
                 return False
             state = self._state_changed()
-            if not state and (self.guards.unchanged() or not self.guards.changes().weights):
+            if not state and (self._as_it_was() or not self.guards.changes().weights):
                 return False
             self._put()
             self.guards.take_weights()
@@ -611,11 +615,15 @@ class ModelChanges:
             self._watch_state()
         return True
 
+    def _as_it_was(self, *, read: bool = True) -> bool:
+        """Whether the loop has changed nothing; of weights that it has not `read`, by a sample."""
+        return self.guards.unchanged() and (not read or self.guards.same_bytes())
+
     def _refuse_overwriting(self) -> None:
         """Raise where the loop has changed values that were not the newest."""
         if self._fresh_at == self._done():
             return
-        changes = Changes() if self.guards.unchanged() else self.guards.changes()
+        changes = Changes() if self._as_it_was() else self.guards.changes()
         state = self.optimizer is not None and _is_changed(self.optimizer.state)
         if changes.weights or state:
             raise changed_model(
@@ -627,6 +635,9 @@ class ModelChanges:
             )
 
     def _refuse(self, changes: Changes) -> None:
+        if changes.attributes and (new := set(_names(self.guards.model)) - self._known):
+            by = f"{min(new)!r} is new"
+            raise changed_model(by, "Trainer.step", _AGAIN)
         trained = dict(self.guards.model.named_parameters())
         for name in changes.gradients:
             if name in trained and trained[name].requires_grad and name not in self._placed:
@@ -641,11 +652,27 @@ class ModelChanges:
                 )
 
     def _refuse_other_members(self) -> None:
-        if self.optimizer is not None and _members(self.optimizer) != self._groups:
+        if self.optimizer is None:
+            return
+        where = f"optimizer {type(self.optimizer).__name__}"
+        if _members(self.optimizer) != self._groups:
             raise InputError(
                 "the optimizer has other parameters than when the model was placed",
-                where=f"optimizer {type(self.optimizer).__name__}",
+                where=where,
                 hint=_AGAIN,
+            )
+        refuse_step_hooks(self.optimizer, where)
+
+    def _refuse_evaluation(self) -> None:
+        """Raise where the model was in training mode and is not: eager would train it so."""
+        self._trained = self._trained or self.guards.model.training
+        if self._trained and not self.guards.model.training:
+            raise InputError(
+                "the model is in evaluation mode, and was in training mode",
+                where="Trainer.step",
+                by=f"after step {self._done()}",
+                hint="call model.train() before the next step; single modules may stay in "
+                "evaluation mode. trainer.evaluate(x) needs no model.eval()",
             )
 
     def _state_changed(self) -> bool:
@@ -716,6 +743,12 @@ def _outside_of_modes() -> Iterator[None]:
         torch.no_grad(),
     ):
         yield
+
+
+def _names(model: torch.nn.Module) -> Iterator[str]:
+    yield from (
+        name for named in (model.named_parameters, model.named_buffers) for name, _ in named()
+    )
 
 
 def _members(optimizer: torch.optim.Optimizer) -> list[list[int]]:

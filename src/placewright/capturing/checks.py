@@ -29,7 +29,8 @@ from placewright.capturing.source import ModelSource
 from placewright.errors import InputError, PlacewrightError, UnsupportedError, text_of
 from placewright.graph.graph import input_name
 
-_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+"""Attributes of a tensor; falsy where it has none."""
 
 UNTRACKED_MUTATION = "mutating a non-functional tensor"
 """In the error of ``functionalize`` (PyTorch 2.13) where a step changes a plain tensor in place."""
@@ -39,7 +40,7 @@ def check_parameters(source: ModelSource) -> None:
     """Refuse hooks on parameters that are trained: they would not be called."""
     trained = [member for member in source.members()[0] if member.value.requires_grad]
     for member in trained:
-        if any(getattr(member.value, hooks, None) for hooks in _HOOKS):
+        if any(getattr(member.value, hooks, None) for hooks in PARAMETER_HOOKS):
             raise UnsupportedError(
                 "a hook on a parameter, which a captured step would not call",
                 where=f"model {type(source.model).__name__}, parameter {member.key!r}",

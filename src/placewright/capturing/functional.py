@@ -67,10 +67,12 @@ from placewright.capturing.python_state import PythonState
 from placewright.capturing.rewrites import (
     FUNCTIONAL_BATCH_NORM,
     StateRestores,
+    checked_calls,
     dropout_mask,
     is_dropout_mask,
     is_random,
     padding_as_in_eager,
+    raising,
     recorded_rng_state,
     strided_updates,
     update_strided,
@@ -207,6 +209,7 @@ class _Replay(fx.Interpreter):
         # First draws that are repeated later: filled in when they are replayed.
         self.drawn: dict[fx.Node, Any] = dict.fromkeys(repeats.values())
         self.strided = strided_updates(recorded.graph)
+        self.checked = checked_calls(recorded.graph)
         self.at: fx.Node | None = None
 
     def run_node(self, n: fx.Node) -> Any:
@@ -225,6 +228,8 @@ class _Replay(fx.Interpreter):
             return dropout_mask(*self.fetch_args_kwargs_from_env(n)[0])
         if n in self.strided:
             return update_strided(n, *self.fetch_args_kwargs_from_env(n))
+        if n in self.checked:
+            return raising(n, *self.fetch_args_kwargs_from_env(n))
         if n.target is torch.ops.aten._conj.default and isinstance(n.args[0], complex):
             return n.args[0].conjugate()  # the backward pass of a product with a number
         return super().run_node(n)

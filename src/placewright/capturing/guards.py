@@ -14,8 +14,11 @@ fails, what has changed is found out and named::
 
 from __future__ import annotations
 
+import os
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -27,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from placewright.capturing.checks import PARAMETER_HOOKS
 from placewright.capturing.isolation import executed_code, watch
 from placewright.capturing.program_calls import tracing_settings
 from placewright.capturing.python_state import (
@@ -35,6 +39,7 @@ from placewright.capturing.python_state import (
     PythonState,
     base_of,
     flags_kept,
+    set_by_hooks,
     set_mode,
 )
 from placewright.capturing.read_watch import read_newest
@@ -45,16 +50,20 @@ _VERSION, _TRAINED = attrgetter("_version"), attrgetter("requires_grad")
 _CONTENTS = attrgetter("cell_contents")
 
 _CODE = (FunctionType, BuiltinFunctionType, MethodType, type, property, staticmethod, classmethod)
-"""Values of classes and global variables that are not compared: who replaces code places anew."""
+"""Values of classes, and of global variables of packages, that are not compared: nobody replaces
+them, and there are many."""
 
-_SAMPLED = 64
-"""Bytes of a weight that are compared."""
+_SAMPLED, _WHOLE = 256, 2048
+"""Bytes in the middle of a weight that are compared; one of up to `_WHOLE` bytes is as a whole."""
+
+_HOOKS = tuple(map(attrgetter, PARAMETER_HOOKS))
 
 _OF_EVERY_MODULE = vars(nn.Module()).keys() - {"_parameters", "_buffers", "_modules"}
 """Attributes that PyTorch gives each module: its mode, and containers of hooks."""
 
-MOST_ARRAY_BYTES = 4096
-"""Arrays of NumPy have no version: small ones are compared byte by byte, large ones by identity."""
+MOST_ARRAY_BYTES, ARRAY_ELEMENTS = 1 << 20, 4096
+"""Arrays of NumPy have no version: they are compared byte by byte, larger ones by so many elements
+at equal distances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +135,7 @@ class Guards:
         self._settings = tracing_settings()
         self._members = {**_named(self.model), **_named_of_loss(self.loss_fn)}
         self._flat = _Flat.of(self._containers, self._members.values(), trains=self.training)
+        self._sums: list[int] = []
 
     def extend(self) -> None:
         """Watch what newly executed code reads, too, from its present state on."""
@@ -136,6 +146,8 @@ class Guards:
         self._containers.tensors += [t for t in found.tensors if id(t[0]) not in tensors]
         self._flat.add([c for c in found.containers if c.place not in known])
         self._flat.add_tensors([t for t, _, _ in found.tensors if id(t) not in tensors])
+        self._containers.texts |= found.texts
+        self._flat.add_texts(found.texts)
 
     def _reached(self) -> PythonState:
         """What the code that ran in traces can reach."""
@@ -161,6 +173,19 @@ class Guards:
     def take_weights(self) -> None:
         """Compare with the present values of parameters and buffers from now on."""
         self._flat.take_members()
+        self.note_bytes()
+
+    def note_bytes(self) -> None:
+        """Have `same_bytes` compare with the present values of parameters and buffers."""
+        self._sums = list(map(_checksum, self.members()))
+
+    def same_bytes(self) -> bool:
+        """Whether every byte of parameters and buffers is as it was noted, if it was.
+
+        Notices all that is written through ``.data`` or an array of NumPy, of which `unchanged`
+        sees a sample; in about a second per gigabyte.
+        """
+        return not self._sums or list(map(_checksum, self.members())) == self._sums
 
     def unchanged(self) -> bool:
         """Whether all is as it was."""
@@ -176,8 +201,13 @@ class Guards:
         now = {**_named(self.model), **_named_of_loss(self.loss_fn)}
         known = dict(self._flat.seen(self._members))
         both = [name for name in now if name in known]
+        sums = dict(zip(self._members, self._sums, strict=False))
         return Changes(
-            weights=tuple(n for n in both if known[n].has_other_values(now[n])),
+            weights=tuple(
+                n
+                for n in both
+                if known[n].has_other_values(now[n]) or (n in sums and _checksum(now[n]) != sums[n])
+            ),
             gradients=tuple(n for n in both if now[n].requires_grad != known[n].trained)
             if self.training
             else (),
@@ -188,6 +218,11 @@ class Guards:
 
     def _changed_attributes(self, others: Any) -> Iterator[str]:
         yield from (f"parameter or buffer {name!r}" for name in sorted(others))
+        hooked = {id(tensor) for tensor in self._flat.hooked()}
+        yield from (f"a hook on {n!r}" for n, x in self._members.items() if id(x) in hooked)
+        for name, value in self._flat.variables.items():
+            if os.environ.get(name) != value:
+                yield f"the environment variable {name}"
         weights = {id(tensor) for tensor in self._members.values()}
         for container in self._containers.containers:
             if container.is_changed():
@@ -196,7 +231,7 @@ class Guards:
             if tensor._version != version and id(tensor) not in weights:
                 yield f"a tensor of shape {tuple(tensor.shape)} that is no buffer"
         for path, array, content in self._flat.arrays:
-            if array.tobytes() != content:
+            if _array_bytes(array) != content:
                 yield f"the array {path}"
 
 
@@ -221,6 +256,8 @@ class _Flat:
     `cells`, `contents`: variables of closures, and their values.
     `empty`: containers that were empty, hooks mostly.
     `views`: some elements of every weight, as ``weight.data.clamp_()`` leaves no other trace.
+    `unhooked`: parameters that are trained, which have no hooks when a step is captured.
+    `variables`: environment variables that code reads, ``None`` for one that is not set.
     """
 
     values: list[Callable[[], Any]] = field(default_factory=list)
@@ -239,6 +276,8 @@ class _Flat:
     views: list[Any] = field(default_factory=list)
     sampled: list[bytes] = field(default_factory=list)
     arrays: list[tuple[str, Any, bytes]] = field(default_factory=list)
+    unhooked: list[Tensor] = field(default_factory=list)
+    variables: dict[str, str | None] = field(default_factory=dict)
     trains: bool = True
 
     @classmethod
@@ -247,6 +286,8 @@ class _Flat:
         flat.add(state.containers)
         flat.members = list(members)
         flat.trained = list(map(_TRAINED, flat.members))
+        flat.unhooked = [tensor for tensor in flat.members if trains and tensor.requires_grad]
+        flat.add_texts(state.texts)
         flat.add_tensors([*flat.members, *(tensor for tensor, _, _ in state.tensors)])
         flat.take_members()
         return flat
@@ -265,6 +306,11 @@ class _Flat:
         self.tensors += counted
         self.versions += map(_VERSION, counted)
 
+    def add_texts(self, texts: Iterable[str]) -> None:
+        """Compare the environment variables of these names."""
+        named = (text for text in texts if text.isascii() and text.isidentifier())
+        self.variables |= {name: os.environ.get(name) for name in named}
+
     def add(self, containers: Iterable[Container]) -> None:
         """Compare what these containers hold."""
         for container in containers:
@@ -277,8 +323,8 @@ class _Flat:
             return
         named = content.items() if isinstance(content, dict) else enumerate(content)
         for key, value in named:
-            if isinstance(value, np.ndarray) and value.nbytes <= MOST_ARRAY_BYTES:
-                self.arrays.append((f"{container.path}.{key}", value, value.tobytes()))
+            if isinstance(value, np.ndarray):
+                self.arrays.append((f"{container.path}.{key}", value, _array_bytes(value)))
         if isinstance(holder, dict | list | deque | set):
             if not content:
                 self.empty.append(holder)
@@ -296,7 +342,7 @@ class _Flat:
             self.values.append(of_all.__get__(holder))
             self.expected += content.values() if isinstance(content, dict) else content
             return
-        kept = {k: v for k, v in content.items() if not isinstance(v, _CODE)}
+        kept = {k: v for k, v in content.items() if _compared(holder, v)}
         if kept and isinstance(holder, CellType):
             self.cells.append(holder)
             self.contents += kept.values()
@@ -318,10 +364,16 @@ class _Flat:
             and list(map(_VERSION, self.tensors)) == self.versions
             and list(map(Tensor.data_ptr, self.members)) == self.addresses
             and (not self.trains or list(map(_TRAINED, self.members)) == self.trained)
+            and not any(any(map(hooks, self.unhooked)) for hooks in _HOOKS)
             and [view.tobytes() for view in self.views] == self.sampled
             and (not self.sets or all(now == then for now, then in self.sets))
-            and (not self.arrays or all(array.tobytes() == then for _, array, then in self.arrays))
+            and (not self.arrays or all(_array_bytes(a) == then for _, a, then in self.arrays))
+            and all(os.environ.get(name) == then for name, then in self.variables.items())
         )
+
+    def hooked(self) -> Iterator[Tensor]:
+        """Parameters that are trained and have got a hook, which workers would not call."""
+        return (x for x in self.unhooked if any(hooks(x) for hooks in _HOOKS))
 
     def seen(self, members: Mapping[str, Tensor]) -> Iterator[tuple[str, _Seen]]:
         """What each member was, by name."""
@@ -357,8 +409,30 @@ def _sample(tensor: Tensor) -> Any:
     if not plain or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
         return None
     raw = tensor.detach().view(-1).view(torch.uint8).numpy()
-    first = max(0, len(raw) // 2 - _SAMPLED // 2)
+    if len(raw) <= _WHOLE:
+        return raw[:]
+    first = len(raw) // 2 - _SAMPLED // 2
     return raw[first : first + _SAMPLED]
+
+
+def _checksum(tensor: Tensor) -> int:
+    """Of all bytes of a tensor on the CPU; 0 for others."""
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu" or not tensor.numel():
+        return 0
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+    return zlib.crc32(plain.view(torch.uint8).numpy())
+
+
+def _array_bytes(array: Any) -> bytes:
+    """What is compared of an array of NumPy."""
+    if array.nbytes <= MOST_ARRAY_BYTES:
+        return bytes(array.tobytes())
+    return bytes(array.flat[:: array.size // ARRAY_ELEMENTS + 1].tobytes())
+
+
+def _compared(holder: Any, value: Any) -> bool:
+    """Whether a value of a class, a cell or global variables is: not the code of packages."""
+    return not isinstance(value, _CODE) or (isinstance(holder, Globals) and holder.own)
 
 
 def _reader(holder: Any, names: tuple[str, ...]) -> Callable[[], Any]:
@@ -370,6 +444,8 @@ def _reader(holder: Any, names: tuple[str, ...]) -> Callable[[], Any]:
         return partial(map, holder.variables.get, names)
     if isinstance(holder, type):
         return partial(map, holder.__dict__.get, names)
+    if isinstance(holder, ContextVar):
+        return lambda: [holder.get(None)]
     return lambda: [getattr(holder, name, None) for name in names]
 
 
@@ -391,23 +467,16 @@ def _changed_keys(container: Container, weights: set[int]) -> Iterator[str]:
     if not isinstance(then, dict):
         yield container.path
         return
-    code = isinstance(container.holder, Globals | type)
-    computed = _set_by_hooks(then)
+    computed = set_by_hooks(then)
     for key in dict.fromkeys((*then, *now)):
         old, new = then.get(key, _MISSING), now.get(key, _MISSING)
-        if new is old or key == "training" or (code and isinstance(old, _CODE)):
+        if new is old or key == "training":
+            continue
+        if isinstance(container.holder, Globals | type) and not _compared(container.holder, old):
             continue
         replaced = isinstance(new, Tensor) and id(old) in weights
         if not replaced and key not in computed and not _equal(old, new):
             yield f"{container.path}.{key}".rstrip(".")
-
-
-def _set_by_hooks(attributes: Mapping[str, Any]) -> set[str]:
-    """Attributes that hooks of PyTorch (pruning, weight norm) compute anew before every call."""
-    hooks = attributes.get("_forward_pre_hooks")
-    every = hooks.values() if isinstance(hooks, Mapping) else ()
-    named = (getattr(hook, "_tensor_name", getattr(hook, "name", None)) for hook in every)
-    return {name for name in named if isinstance(name, str)}
 
 
 _MISSING = object()

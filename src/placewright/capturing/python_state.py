@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import functools
 import sys
+import sysconfig
+import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import (
     BuiltinFunctionType,
@@ -69,7 +72,7 @@ class Container:
     """A place that holds values by key, and a copy of what it held.
 
     `path`: names it in messages.
-    `holder`: a dict, list, set, deque, class, cell or slotted object.
+    `holder`: a dict, list, set, deque, class, cell, context variable or slotted object.
     `of_module`: whether they are the attributes of a module.
     """
 
@@ -154,11 +157,13 @@ class PythonState:
 
     `tensors`: plain tensors (no parameters, no buffers) with their versions and copies.
     `caches`: functions with an ``lru_cache``, and how often they had been computed.
+    `texts`: strings in code that reads environment variables, some of which are their names.
     """
 
     containers: list[Container] = field(default_factory=list)
     tensors: list[tuple[Tensor, int, Tensor | None]] = field(default_factory=list)
     caches: list[tuple[Any, int]] = field(default_factory=list)
+    texts: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, *roots: Any, executed: Set[CodeType] | None = None) -> PythonState:
@@ -273,6 +278,8 @@ class _Walk:
             self.add(value.__func__, path)
         elif isinstance(value, property):
             self.add((value.fget, value.fset), path)
+        elif isinstance(value, ContextVar):
+            self._hold(f"context variable {value.name!r}", value)
         elif isinstance(value, dict | list | set | deque):
             self._hold(path, value)
             if hasattr(value, "__dict__"):
@@ -306,6 +313,8 @@ class _Walk:
             self._hold(f"variable {name!r} of {path}", cell)
         self.add((function.__defaults__, function.__kwdefaults__), path)
         names = set(_names(function.__code__))
+        if names & {"environ", "getenv"}:
+            self.state.texts.update(_texts(function.__code__))
         self._variables(function.__globals__, names)
         for value in [function.__globals__.get(name) for name in names]:
             if isinstance(value, ModuleType) and not _of_library(value):
@@ -316,8 +325,10 @@ class _Walk:
         used = {name for name in names if name in variables}
         used -= {n for n in used if isinstance(variables[n], ModuleType)}
         if used:
+            own = not _is_installed(variables.get("__file__") or "")
             self._hold(
-                f"global variable of {variables.get('__name__', '?')}", Globals(variables, used)
+                f"global variable of {variables.get('__name__', '?')}",
+                Globals(variables, used, own),
             )
 
     def _hold(self, path: str, holder: Any, *, of_module: bool = False) -> None:
@@ -338,10 +349,14 @@ class _Walk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Globals:
-    """Some variables of a Python module."""
+    """Some variables of a Python module.
+
+    `own`: whether it is the user's, not one that was installed.
+    """
 
     variables: dict[str, Any]
     names: set[str]
+    own: bool = False
 
 
 _MODEL = "the model"
@@ -380,6 +395,24 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
+def _texts(code: CodeType) -> Iterator[str]:
+    """Strings in code, inner functions included."""
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, CodeType):
+            yield from _texts(constant)
+
+
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+
+@functools.cache
+def _is_installed(file: str) -> bool:
+    """Whether a Python module's file is that of a package that was installed, or Python's own."""
+    return file.startswith(_INSTALLED)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -396,7 +429,12 @@ def _slots(kind: type) -> dict[str, MemberDescriptorType]:
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:
-    """An object's ``__dict__``, whatever its class makes of names that it does not have."""
+    """An object's ``__dict__``, whatever its class makes of names that it does not have.
+
+    Of a ``threading.local`` that of this thread.
+    """
+    if isinstance(value, threading.local):
+        return vars(value)
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -416,6 +454,8 @@ def _content(holder: Any) -> Any:
     """
     if isinstance(holder, Globals):
         return {n: holder.variables[n] for n in holder.names if n in holder.variables}
+    if isinstance(holder, ContextVar):
+        return {"": holder.get(None)}
     if isinstance(holder, CellType):
         try:
             return {"": holder.cell_contents}
@@ -454,6 +494,8 @@ def _fill(holder: Any, content: Any) -> None:
                 holder.variables[name] = content[name]
             else:
                 holder.variables.pop(name, None)
+    elif isinstance(holder, ContextVar):
+        holder.set(content[""])
     elif isinstance(holder, CellType):
         if content:
             holder.cell_contents = content[""]
@@ -478,6 +520,14 @@ def _set_attributes(holder: Any, content: dict[str, Any], put: Callable[..., Non
     for name, value in content.items():
         if name not in now or now[name] is not value:
             put(holder, name, value)
+
+
+def set_by_hooks(attributes: Mapping[str, Any]) -> set[str]:
+    """Attributes that hooks of PyTorch (pruning, weight norm) compute anew before every call."""
+    hooks = attributes.get("_forward_pre_hooks")
+    every = hooks.values() if isinstance(hooks, Mapping) else ()
+    named = (getattr(hook, "_tensor_name", getattr(hook, "name", None)) for hook in every)
+    return {name for name in named if isinstance(name, str)}
 
 
 @contextmanager

@@ -12,7 +12,8 @@ filter banks. What both calls change is no cache and is put back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,11 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from placewright.capturing.checks import python_generators_kept
 from placewright.capturing.containers import leaves_of, refilled, tensors_of
-from placewright.capturing.python_state import PythonState, flags_kept, set_mode
+from placewright.capturing.python_state import PythonState, flags_kept, set_by_hooks, set_mode
 from placewright.capturing.rewrites import is_random
 from placewright.capturing.source import (
     ModelAndLoss,
@@ -35,6 +37,11 @@ from placewright.capturing.source import (
 )
 from placewright.capturing.tracing import Traced
 from placewright.errors import UnsupportedError
+
+
+class SideEffectWarning(UserWarning):
+    """The forward pass leaves values in Python, which calls of a placed model do not."""
+
 
 CHEAP_BYTES = 1 << 30
 """Of parameters and buffers: a model up to this size is called before it is traced."""
@@ -65,21 +72,44 @@ class RealCalls:
 
     `random`: the state of PyTorch's generator at the beginning.
     `before`: what the model's code could change in Python, as it was then.
+    `effects`: what the second call has set anew: attributes, entries of lists and dicts.
     """
 
     calls: Sequence[RealCall]
     members: Mapping[str, Tensor]
     random: Tensor
     before: PythonState
+    effects: Sequence[str] = ()
 
     def demand_of(self, traced: Traced) -> None:
-        """Raise `UnsupportedError` where the traced step computes something else."""
+        """Raise `UnsupportedError` where the traced step computes something else.
+
+        Warns (`SideEffectWarning`) of what the model leaves in Python beside that.
+        """
+        model = type(self.calls[0].source.model).__name__
+        made = [e.path for e in traced.inputs if e.path and e.path not in self.members]
+        if made:
+            raise UnsupportedError(
+                "the first call makes a parameter or a buffer",
+                where=f"model {model}",
+                by=repr(made[0].removeprefix("model.")),
+                hint="call the model once before it is placed, and before its optimizer is made",
+            )
         members = {path: _own(value) for path, value in self.members.items()}
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self.random)
             for number, call in enumerate(self.calls, 1):
                 outputs = _Forward(traced).outputs(_values(traced, call.source, members))
                 self._demand(call, outputs, members, number, _roundoff(traced))
+        if self.effects:
+            warnings.warn(
+                f"{model} leaves values in Python in every call, which calls and steps of the "
+                f"placed model do not: {', '.join(self.effects[:4])}\n"
+                "  next: return as outputs what is read afterwards; counters may become buffers "
+                "that are changed in place",
+                SideEffectWarning,
+                stacklevel=2,
+            )
 
     def _demand(
         self,
@@ -126,7 +156,7 @@ def called(source: ModelSource, *, training: bool) -> RealCalls | None:
         return None
     before = PythonState.of(model, *modules_in(loss_fn), loss_fn)
     with _undisturbed(source, training=training):
-        members, random, lent = dict(_copied(whole)), torch.get_rng_state(), set[int]()
+        members, random, lent = dict(_copied(whole)), torch.get_rng_state(), _Lent()
         try:
             first = _call(source, members, lent, training=training)
             between = PythonState.of(model, *modules_in(loss_fn), loss_fn)
@@ -134,19 +164,51 @@ def called(source: ModelSource, *, training: bool) -> RealCalls | None:
         except Exception:
             before.restore()
             return None
-        before.restore_changing(between, lambda value: _lent(value, lent))
+        effects = _effects(between, lent)
+        before.restore_changing(between, lambda value: _is_lent(value, lent))
     if training and (source.recipe or TrainingRecipe()).micro_batches > 1:
         return None  # the step computes its parts, one after another
-    return RealCalls((first, second), members, random, before)
+    return RealCalls((first, second), members, random, before, effects)
 
 
-def _lent(value: Any, lent: set[int]) -> bool:
+_OF_RECURRENT = {"_flat_weights", "_flat_weight_refs"}
+"""Attributes of recurrent layers of PyTorch, which list their weights."""
+
+
+def _effects(between: PythonState, lent: _Lent) -> list[str]:
+    """What has been set since `between`: not weights, nor what PyTorch computes before a call."""
+    found = []
+    for box in between.containers:
+        computed = set_by_hooks(box.content) if isinstance(box.content, dict) else set()
+        keys = [key for key in box.changed_keys() if key not in computed | _OF_RECURRENT]
+        keys = [key for key in keys if key is None or not _is_lent(box.value_of(key), lent)]
+        found += [box.path if key is None else f"{box.path}.{key}".strip(".") for key in keys]
+    return found
+
+
+class _Lent:
+    """Copies that were made for calls, by the identity of their storages.
+
+    Weak references keep an identity from being given to another storage.
+    """
+
+    def __init__(self) -> None:
+        self.storages: dict[int, StorageWeakRef] = {}
+
+    def add(self, copies: Iterable[Tensor]) -> None:
+        """Note some."""
+        for copy in copies:
+            if (key := _memory(copy)) != 0:
+                self.storages[key] = StorageWeakRef(copy.untyped_storage())
+
+
+def _is_lent(value: Any, lent: _Lent) -> bool:
     """Whether it is, or holds, a copy that was made for a call."""
     parts = [x for x in tree_leaves(value) if isinstance(x, Tensor)]
-    return any(_memory(part) in lent for part in parts)
+    return any(_memory(part) in lent.storages for part in parts)
 
 
-def _second(source: ModelSource, first: RealCall, lent: set[int], *, training: bool) -> RealCall:
+def _second(source: ModelSource, first: RealCall, lent: _Lent, *, training: bool) -> RealCall:
     """A call on other numbers, or on the same where the model does not take them."""
     random = torch.get_rng_state()
     with suppress(Exception):
@@ -176,9 +238,9 @@ def _copied(whole: ModelAndLoss) -> Iterator[tuple[str, Tensor]]:
 
 
 def _call(
-    source: ModelSource, members: Mapping[str, Tensor], lent: set[int], *, training: bool
+    source: ModelSource, members: Mapping[str, Tensor], lent: _Lent, *, training: bool
 ) -> RealCall:
-    """One call, of a copy of the members; `lent` gets the storages of all copies."""
+    """One call, of a copy of the members; `lent` gets all copies."""
     state = {path: _own(value) for path, value in members.items()}
     forward: dict[str, Tensor] = {}
 
@@ -195,10 +257,10 @@ def _call(
 
     then = differentiated if training else _outputs
     whole = ModelAndLoss(source.model, source.loss_fn if training else None, then)
-    lent.update(map(_memory, state.values()))
+    lent.add(state.values())
     given = (source.arguments, source.targets)
     own = [_own(value) for value in tensors_of(given)]
-    lent.update(map(_memory, own))
+    lent.add(own)
     arguments = refilled(given, iter(own))
     with (source.recipe or TrainingRecipe()).casting():
         made = torch.func.functional_call(whole, state, arguments)

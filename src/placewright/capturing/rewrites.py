@@ -11,6 +11,8 @@
 4. ``nn.TransformerEncoder`` with a padding mask packs its tokens where eager takes the fast path
    (evaluation mode, no gradients), so that padded positions of its output are zero. A trace has no
    packed tensors: it fills in the zeros.
+5. ``torch.linalg.cholesky`` and its like are a call that gives an error code, and one that raises
+   where that is not zero. Nothing reads what the second one gives, so the first raises itself.
 
 1. ``aten.bernoulli_`` fills memory in an order that depends on strides, and dropout gives its mask
    the strides of its input. The functional twin, ``aten.bernoulli.p``, always makes a row-major
@@ -30,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from operator import getitem
 from typing import Any
 from unittest.mock import patch
 
@@ -117,6 +120,22 @@ def strided_updates(recorded: fx.Graph) -> set[fx.Node]:
                 found.add(node)
                 node = node.args[0]
     return found
+
+
+def checked_calls(recorded: fx.Graph) -> set[fx.Node]:
+    """Calls whose error code a later call of the step raises for."""
+    codes = [n.args[0] for n in recorded.nodes if n.target is aten._linalg_check_errors.default]
+    makers = [code.args[0] for code in codes if code.target is getitem]
+    return {n for n in makers if _CHECKS in {a.name for a in n.target._schema.arguments}}
+
+
+_CHECKS = "check_errors"
+
+
+def raising(node: fx.Node, args: Any, kwargs: Any) -> Any:
+    """Compute one of `checked_calls` so that it raises itself."""
+    target: Any = node.target
+    return target(*args, **{**kwargs, _CHECKS: True})
 
 
 def update_strided(node: fx.Node, args: Any, kwargs: Any) -> Tensor:

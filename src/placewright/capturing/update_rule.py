@@ -27,9 +27,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from placewright.capturing.rewrites import define_operation
-from placewright.errors import InputError, RunError
+from placewright.errors import InputError, RunError, UnsupportedError
 
 UPDATE = "placewright.update.default"
 ACCUMULATE = "placewright.accumulate.default"
@@ -205,6 +206,17 @@ def plain_step(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
 
 
 _TORCH = str(Path(torch.__file__).parent)
+
+
+def refuse_step_hooks(optimizer: torch.optim.Optimizer, where: str) -> None:
+    """Raise `UnsupportedError` where an optimizer's step has hooks, its own or those of all."""
+    own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    if own or _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
+        raise UnsupportedError(
+            "hooks on the optimizer's step, which workers would not call",
+            where=where,
+            hint="remove them, or do what they do in the loop",
+        )
 
 
 @cache

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from placewright.capturing.source import BUILT_IN, Loss, TrainingRecipe, modules_in
-from placewright.capturing.update_rule import UpdateRule, numbered
+from placewright.capturing.update_rule import UpdateRule, numbered, refuse_step_hooks
 from placewright.errors import InputError, UnsupportedError, check_known
 
 OPTIMIZER = "optimizer:"
@@ -217,12 +217,7 @@ def refuse_options(given: Any, *names: str) -> None:
 
 def _of_object(optimizer: Optimizer, model: nn.Module | None = None) -> Update:
     kind = type(optimizer).__name__
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-        raise UnsupportedError(
-            "hooks on the optimizer's step, which workers would not call",
-            where=f"optimizer {kind}",
-            hint="remove them, or do what they do in the loop",
-        )
+    refuse_step_hooks(optimizer, f"optimizer {kind}")
     found = _of_groups(optimizer)
     for k, update in enumerate(found):
         alike = (update.rule, update.moments) == (found[0].rule, found[0].moments)

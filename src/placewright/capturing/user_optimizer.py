@@ -27,6 +27,7 @@ from placewright.capturing.update_rule import (
     numbered,
     plain_step,
     rebuilt,
+    refuse_step_hooks,
     rule_of,
 )
 from placewright.errors import InputError, UnsupportedError
@@ -70,12 +71,7 @@ def parameter_rules(
     for position, group in enumerate(optimizer.param_groups):
         numbers, whole, fixed = numbered(group, f"{name}: group {position}")
         rules.append(UpdateRule(kind, tuple(numbers), tuple(whole), fixed, attributes))
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-        raise UnsupportedError(
-            "hooks on the optimizer's step, which workers would not call",
-            where=name,
-            hint="remove them, or do what they do in the loop",
-        )
+    refuse_step_hooks(optimizer, name)
     _check_alone(optimizer, rules)
     found: dict[str, ParameterRule] = {}
     known: dict[tuple[int, TensorSpec], ParameterRule] = {}
