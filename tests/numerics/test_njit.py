@@ -160,8 +160,12 @@ def test_ctrl_c_while_code_is_freed_is_not_lost() -> None:
 
 
 LOST_IN_A_COLLECTION = """
-import gc, signal, sys, time
+import gc, signal, sys, time, weakref
+from placewright.errors import Terminated
 from placewright.numerics import njit
+
+class Held:
+    pass
 
 def begin():
     njit._signals_wait.begin = usual
@@ -170,7 +174,7 @@ def begin():
 
 def terminate(number, frame):
     signal.signal(number, signal.SIG_IGN)
-    raise SystemExit(143)
+    raise Terminated(143)
 
 def unheard(*to):
     signal.pthread_kill = kill
@@ -179,8 +183,13 @@ kill = signal.pthread_kill
 if "unheard" in sys.argv:
     signal.pthread_kill = unheard
 signal.signal(signal.SIGTERM, terminate)
-usual, njit._signals_wait.begin = njit._signals_wait.begin, begin
-gc.collect()
+if "callback" in sys.argv:
+    held = Held()
+    reference = weakref.ref(held, lambda _: signal.raise_signal(getattr(signal, sys.argv[1])))
+    del held
+else:
+    usual, njit._signals_wait.begin = njit._signals_wait.begin, begin
+    gc.collect()
 try:
     time.sleep(60)
 except KeyboardInterrupt:
@@ -189,14 +198,14 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("sent", ["heard", "unheard"])
+@pytest.mark.parametrize("sent", ["heard", "unheard", "callback"])
 @pytest.mark.parametrize(
     ("name", "code", "printed"), [("SIGINT", 0, "interrupted\n"), ("SIGTERM", 143, "")]
 )
-def test_a_signal_as_a_collection_begins_is_not_lost(
+def test_a_signal_as_a_collection_begins_or_in_a_callback_is_not_lost(
     name: str, code: int, printed: str, sent: str
 ) -> None:
-    """Python ignores what a callback of its collector raises, and prints it.
+    """Python ignores what a callback of its collector, or of a reference, raises, and prints it.
 
     It is sent again, until it is heard: not in the moment before a call that blocks.
     """

@@ -39,6 +39,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.targetconfig import ConfigStack
 from numba.core.types.functions import BaseFunction
 
+from placewright.errors import Terminated
 from placewright.numerics.collector import collector_paused
 from placewright.ownership import open_to_others
 
@@ -423,13 +424,15 @@ def _make_signals_wait_for_collections(phase: str, info: dict[str, int]) -> None
 
 
 def _raise_again(lost: Any) -> None:
-    """Raise what a signal's handler raised as a collection began, before it was held back.
+    """Raise what a signal's handler raised in a callback: of the collector, a weak reference, or
+    ``__del__``.
 
-    Python prints and forgets what a callback of its collector raises. Sent again, the signal may
-    have no handler: that of SIGTERM ends by ignoring the next one.
+    Python prints and forgets what those raise. Sent again, the signal may have no handler: that of
+    SIGTERM ends by ignoring the next one.
     """
     at_start = lost.object is _make_signals_wait_for_collections
-    if not at_start or threading.current_thread() is not threading.main_thread():
+    of_signal = at_start or isinstance(lost.exc_value, KeyboardInterrupt | Terminated)
+    if not of_signal or threading.current_thread() is not threading.main_thread():
         _report_unraisable(lost)
         return
     before, error = signal.getsignal(signal.SIGINT), lost.exc_value
