@@ -103,6 +103,7 @@ CHANGES: dict[str, tuple[Callable[[_Reading], Any], str]] = {
     "a set": (lambda m: m.names.add("b"), "the model.names"),
     "a new attribute": (lambda m: setattr(m, "other", 1), "the model.other"),
     "a plain tensor": (lambda m: m.table.mul_(2), "a tensor of shape (4,)"),
+    "a plain tensor's data": (lambda m: m.table.data.mul_(2), "a tensor of shape (4,)"),
     "an array": (lambda m: m.rows.fill(2), "the array the model.rows"),
     "a hook": (lambda m: m.layer.register_forward_hook(print), "_forward_hooks"),
     "a module": (lambda m: setattr(m, "layer", nn.Linear(4, 4)), "the model._modules.layer"),

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -145,7 +145,7 @@ class Guards:
         self._containers.containers += [c for c in found.containers if c.place not in known]
         self._containers.tensors += [t for t in found.tensors if id(t[0]) not in tensors]
         self._flat.add([c for c in found.containers if c.place not in known])
-        self._flat.add_tensors([t for t, _, _ in found.tensors if id(t) not in tensors])
+        self._flat.add_plain([t for t, _, _ in found.tensors if id(t) not in tensors])
         self._containers.texts |= found.texts
         self._flat.add_texts(found.texts)
 
@@ -213,7 +213,7 @@ class Guards:
             else (),
             modes=effective_modes(self.model, training=self.training) != self._modes,
             settings=tracing_settings() != self._settings,
-            attributes=tuple(self._changed_attributes(now.keys() ^ known.keys())),
+            attributes=tuple(dict.fromkeys(self._changed_attributes(now.keys() ^ known.keys()))),
         )
 
     def _changed_attributes(self, others: Any) -> Iterator[str]:
@@ -229,10 +229,10 @@ class Guards:
                 yield from _changed_keys(container, weights)
         for tensor, version, _ in self._containers.tensors:
             if tensor._version != version and id(tensor) not in weights:
-                yield f"a tensor of shape {tuple(tensor.shape)} that is no buffer"
-        for path, array, content in self._flat.arrays:
+                yield _plain(tensor)
+        for what, array, content in self._flat.arrays:
             if _array_bytes(array) != content:
-                yield f"the array {path}"
+                yield what
 
 
 def changed_model(by: str, where: str, hint: str) -> InputError:
@@ -288,8 +288,9 @@ class _Flat:
         flat.trained = list(map(_TRAINED, flat.members))
         flat.unhooked = [tensor for tensor in flat.members if trains and tensor.requires_grad]
         flat.add_texts(state.texts)
-        flat.add_tensors([*flat.members, *(tensor for tensor, _, _ in state.tensors)])
+        flat.add_tensors(flat.members)
         flat.take_members()
+        flat.add_plain([tensor for tensor, _, _ in state.tensors])
         return flat
 
     def take_members(self) -> None:
@@ -305,6 +306,18 @@ class _Flat:
         counted = [tensor for tensor in tensors if not tensor.is_inference()]
         self.tensors += counted
         self.versions += map(_VERSION, counted)
+
+    def add_plain(self, tensors: Sequence[Tensor]) -> None:
+        """Compare tensors that are neither parameters nor buffers from now on."""
+        self.add_tensors(tensors)
+        known = set(map(id, self.members))
+        for tensor in tensors:
+            if id(tensor) not in known and (view := _sample(tensor)) is not None:
+                self._watch(_plain(tensor), view)
+
+    def _watch(self, what: str, array: Any) -> None:
+        """Compare an array of NumPy from now on; messages name it as `what`."""
+        self.arrays.append((what, array, _array_bytes(array)))
 
     def add_texts(self, texts: Iterable[str]) -> None:
         """Compare the environment variables of these names."""
@@ -324,7 +337,7 @@ class _Flat:
         named = content.items() if isinstance(content, dict) else enumerate(content)
         for key, value in named:
             if isinstance(value, np.ndarray):
-                self.arrays.append((f"{container.path}.{key}", value, _array_bytes(value)))
+                self._watch(f"the array {container.path}.{key}", value)
         if isinstance(holder, dict | list | deque | set):
             if not content:
                 self.empty.append(holder)
@@ -420,7 +433,11 @@ def _checksum(tensor: Tensor) -> int:
     if tensor.layout is not torch.strided or tensor.device.type != "cpu" or not tensor.numel():
         return 0
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
-    return zlib.crc32(plain.view(torch.uint8).numpy())
+    return zlib.crc32(plain.view(torch.uint8).numpy().data)
+
+
+def _plain(tensor: Tensor) -> str:
+    return f"a tensor of shape {tuple(tensor.shape)} that is no buffer"
 
 
 def _array_bytes(array: Any) -> bytes:

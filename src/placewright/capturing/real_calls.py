@@ -199,7 +199,7 @@ class _Lent:
         """Note some."""
         for copy in copies:
             if (key := _memory(copy)) != 0:
-                self.storages[key] = StorageWeakRef(copy.untyped_storage())
+                self.storages[key] = StorageWeakRef(copy.untyped_storage())  # type: ignore[no-untyped-call]
 
 
 def _is_lent(value: Any, lent: _Lent) -> bool:

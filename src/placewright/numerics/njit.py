@@ -424,8 +424,7 @@ def _make_signals_wait_for_collections(phase: str, info: dict[str, int]) -> None
 
 
 def _raise_again(lost: Any) -> None:
-    """Raise what a signal's handler raised in a callback: of the collector, a weak reference, or
-    ``__del__``.
+    """Raise what a signal's handler raised in a callback: of the collector, say, or a reference.
 
     Python prints and forgets what those raise. Sent again, the signal may have no handler: that of
     SIGTERM ends by ignoring the next one.
