@@ -120,3 +120,32 @@ def test_an_engine_that_cannot_be_entered_leaves_nothing(monkeypatch: pytest.Mon
 
 def _interrupt(limit_s: float) -> None:
     raise KeyboardInterrupt
+
+
+STOPPED = """
+import os
+import signal
+
+if os.environ["RANK"] == "1":
+    os.kill(os.getpid(), signal.SIGSTOP)
+from placewright.cluster.cluster import Cluster, Device
+from placewright.runtime import limits
+from placewright.runtime.engines.torchrun import Torchrun
+
+limits.STOPPED_S = 1.0
+with Torchrun(Cluster((Device("a"), Device("b")), name="duo")):
+    pass
+"""
+
+
+def test_a_rank_that_is_stopped_before_it_calls_is_killed_and_named(tmp_path: Path) -> None:
+    """Nobody waits for it for a minute."""
+    script = tmp_path / "script.py"
+    script.write_text(STOPPED)
+    command = [*TORCHRUN[:3], "--standalone", "--nproc-per-node", "2", str(script)]
+    ended = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False
+    )
+    assert ended.returncode == 1
+    assert "a process that torchrun has started is stopped (SIGSTOP)" in ended.stderr
+    assert "rank 1" in ended.stderr

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError
+from placewright.interpreter import environment_of
 from placewright.io.scratch import Scratch
 from placewright.runtime import limits
 from placewright.runtime.connections import AuthenticatedListener, Channel, wait
@@ -38,7 +39,7 @@ from placewright.runtime.engines.torchrun_agent import (
     run_agent,
     warn_of_open_rendezvous,
 )
-from placewright.runtime.host import Host, assign_ranks, loopback
+from placewright.runtime.host import Host, assign_ranks, children_of, is_stopped, loopback
 from placewright.runtime.program import codec_of
 from placewright.runtime.specs import PLACED_STEPS, WorkerSpec, emulated, worker_specs
 
@@ -99,14 +100,33 @@ class Torchrun:
         """Wait until every rank's agent has connected."""
         # Rank 0's own agent is a thread here: torchrun starts one process per rank.
         threading.Thread(target=run_agent, args=(self._listener.port, secret), daemon=True).start()
-        limit_s = limits.patience(limits.GATHER_S)
         while len(self._agents) < self._world:
-            called = self._listener.accept(limit_s)
-            if called is None:
-                raise self._absent(limit_s)
-            (rank, host), connection = called
+            (rank, host), connection = self._next_call()
             self._agents[rank], self._hosts[rank] = Agent(connection), host
         self._ranks = assign_ranks(self._cluster, [self._hosts[r] for r in range(self._world)])
+
+    def _next_call(self) -> tuple[Any, Channel]:
+        """The next agent that connects.
+
+        Raises `RunError`: none does, or a process of this machine is stopped; it is killed then.
+        """
+        left, stopped_s = limits.Countdown(limits.patience(limits.GATHER_S)), 0.0
+        while not left.over:
+            if (called := self._listener.accept(left.next_s)) is not None:
+                return called
+            passed_s, stopped = left.look(), stopped_ranks()
+            stopped_s = stopped_s + passed_s if stopped else 0.0
+            if stopped_s > limits.patience(limits.STOPPED_S):
+                for pid in stopped.values():
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                raise RunError(
+                    "a process that torchrun has started is stopped (SIGSTOP)",
+                    where=f"rank {', '.join(stopped)}",
+                    by=f"for {stopped_s:.0f} s, before it had called",
+                    hint="it was killed: start the run again",
+                )
+        raise self._absent(left.limit_s)
 
     def _leave_agents(self, kind: type[BaseException] | None, *_error: object) -> None:
         """Let the other ranks end.
@@ -211,6 +231,15 @@ def _world(cluster: Cluster) -> int:
             hint=f"start it with {again}, or so many over all nodes",
         )
     return world
+
+
+def stopped_ranks() -> dict[str, int]:
+    """Processes of torchrun on this machine that are stopped, by rank."""
+    found = {}
+    for pid in children_of(os.getppid()):
+        if is_stopped(pid) and "TORCHELASTIC_RUN_ID" in (environment := environment_of(pid)):
+            found[environment.get("RANK", "?")] = pid
+    return found
 
 
 def _leave(number: int, frame: FrameType | None) -> Any:
