@@ -658,16 +658,24 @@ class Undisturbed:
         self.file, self.seconds = file, dict[str, float]()
         if file is not None and file.exists():
             data = json.loads(file.read_text())
-            self.seconds = data["seconds"]
-            REFERENCES.update(data["losses"])
+            if data.get("processor") == processor():
+                self.seconds = data["seconds"]
+                REFERENCES.update(data["losses"])
 
     def of(self, variant: Variant) -> float:
         """Seconds of one; it is started where they are not known yet."""
         if variant.name not in self.seconds:
             self.seconds[variant.name] = usual_seconds(variant, f"{os.getpid()}-u")
             if self.file is not None:
-                self.file.write_text(json.dumps({"seconds": self.seconds, "losses": REFERENCES}))
+                kept = {"seconds": self.seconds, "losses": REFERENCES, "processor": processor()}
+                self.file.write_text(json.dumps(kept))
         return self.seconds[variant.name]
+
+
+def processor() -> str:
+    """The processor's model and flags: others round otherwise."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return " ".join(sorted({line for line in lines if line.startswith(("model name", "flags"))}))
 
 
 def usual_seconds(variant: Variant, number: str) -> float:
