@@ -377,12 +377,15 @@ class _Flat:
             and list(map(_VERSION, self.tensors)) == self.versions
             and list(map(Tensor.data_ptr, self.members)) == self.addresses
             and (not self.trains or list(map(_TRAINED, self.members)) == self.trained)
-            and not any(any(map(hooks, self.unhooked)) for hooks in _HOOKS)
+            and (not self.unhooked or not any(any(map(h, self.unhooked)) for h in _HOOKS))
             and [view.tobytes() for view in self.views] == self.sampled
             and (not self.sets or all(now == then for now, then in self.sets))
             and (not self.arrays or all(_array_bytes(a) == then for _, a, then in self.arrays))
-            and all(os.environ.get(name) == then for name, then in self.variables.items())
+            and (not self.variables or self._same_variables())
         )
+
+    def _same_variables(self) -> bool:
+        return all(os.environ.get(name) == then for name, then in self.variables.items())
 
     def hooked(self) -> Iterator[Tensor]:
         """Parameters that are trained and have got a hook, which workers would not call."""
