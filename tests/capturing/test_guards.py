@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from types import MappingProxyType, ModuleType
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -17,7 +20,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from placewright.capturing.guards import Guards
+from placewright.capturing.model import capture
 from placewright.errors import InputError
+
+Reader: TypeAlias = Callable[[], Any]
 
 _FACTOR = 2.0
 _CONTEXT = ContextVar("scale", default=1.0)
@@ -249,3 +255,128 @@ def test_any_series_of_changes_is_followed(names: list[str]) -> None:
     _CONTEXT.set(1.0)
     vars(_LOCAL).clear()
     torch.set_default_dtype(torch.float32)
+
+
+class _OfClasses(type):
+    factor = 1.0
+
+
+class _Classed(metaclass=_OfClasses):
+    """Has an attribute of its class's class."""
+
+
+class _Worker:
+    """Has a method."""
+
+    def factor(self) -> float:
+        return 1.0
+
+
+def _setting() -> tuple[Reader, Callable[[], object]]:
+    held = {"factor": 1.0}
+    view = MappingProxyType(held)
+    return lambda: view["factor"], lambda: held.update(factor=2.0)
+
+
+def _of_metaclass() -> tuple[Reader, Callable[[], object]]:
+    return lambda: _Classed.factor, lambda: setattr(_OfClasses, "factor", 2.0)
+
+
+def _method() -> tuple[Reader, Callable[[], object]]:
+    worker = _Worker()
+    return lambda: worker.factor(), lambda: setattr(_Worker, "factor", lambda _: 2.0)
+
+
+def _in_a_tuple() -> tuple[Reader, Callable[[], object]]:
+    rows = (np.ones(3), bytearray(3))
+    return lambda: rows[0][0] + rows[1][0], lambda: rows[0].fill(2.0)
+
+
+def _of_bytes() -> tuple[Reader, Callable[[], object]]:
+    rows = (np.ones(3), bytearray(3))
+    return lambda: rows[0][0] + rows[1][0], lambda: rows[1].__setitem__(0, 1)
+
+
+def _in_a_closure() -> tuple[Reader, Callable[[], object]]:
+    def chosen() -> float:
+        return 1.0
+
+    def choose() -> None:
+        nonlocal chosen
+        chosen = lambda: 2.0  # noqa: E731
+
+    return lambda: chosen(), choose
+
+
+def _cached() -> tuple[Reader, Callable[[], object]]:
+    held = {"factor": 1.0}
+
+    @functools.lru_cache
+    def read() -> float:
+        return held["factor"]
+
+    return lambda: read(), lambda: (held.update(factor=2.0), read.cache_clear())
+
+
+def _imported() -> tuple[Reader, Callable[[], object]]:
+    outer, inner = (ModuleType(name) for name in ("settings_of_a_test", "inner"))
+    inner.factor, outer.inner = 1.0, inner  # type: ignore[attr-defined]
+    sys.modules["settings_of_a_test"] = outer
+
+    def read() -> Any:
+        import settings_of_a_test  # type: ignore[import-not-found]
+
+        return settings_of_a_test.inner.factor
+
+    return read, lambda: setattr(inner, "factor", 2.0)
+
+
+def _by_name() -> tuple[Reader, Callable[[], object]]:
+    return lambda: globals()["_FACTOR"] / 2, lambda: globals().update(_FACTOR=4.0)
+
+
+READS = (_setting, _of_metaclass, _method, _in_a_tuple, _of_bytes, _in_a_closure, _cached)
+READS += (_imported, _by_name)
+
+
+@pytest.mark.parametrize("make", READS)
+def test_what_a_captured_step_has_read_is_watched_wherever_it_is(
+    make: Callable[[], tuple[Reader, Callable[[], object]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what ran in the trace is looked into."""
+    monkeypatch.setattr(_OfClasses, "factor", 1.0)
+    monkeypatch.setattr(_Worker, "factor", _Worker.factor)
+    read, change = make()
+    model = _Scaled(read)
+    capture(model, torch.ones(2, 4))
+    guards = Guards(model, training=False)
+    assert guards.unchanged()
+    change()
+    assert read() == 2.0
+    assert not guards.unchanged()
+    assert guards.changes().attributes
+    guards.follow()
+    assert guards.unchanged()
+
+
+class _Scaled(nn.Module):
+    """Computes with what it reads."""
+
+    def __init__(self, read: Reader) -> None:
+        super().__init__()
+        self.layer, self.read = nn.Linear(4, 4), read
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * self.read()
+
+
+def test_an_array_that_a_trace_has_changed_is_put_back() -> None:
+    """As tensors and containers are."""
+    counts = np.zeros(3)
+
+    def read() -> float:
+        counts[:] += 1
+        return 1.0
+
+    capture(_Scaled(read), torch.ones(2, 4))
+    assert not counts.any()

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from operator import attrgetter, call, is_, itemgetter
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType
+from types import BuiltinFunctionType, CellType, FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,7 @@ from placewright.capturing.python_state import (
     PythonState,
     base_of,
     flags_kept,
+    is_own,
     set_by_hooks,
     set_mode,
 )
@@ -146,6 +147,7 @@ class Guards:
         self._containers.tensors += [t for t in found.tensors if id(t[0]) not in tensors]
         self._flat.add([c for c in found.containers if c.place not in known])
         self._flat.add_plain([t for t, _, _ in found.tensors if id(t) not in tensors])
+        self._flat.add_arrays(found.arrays)
         self._containers.texts |= found.texts
         self._flat.add_texts(found.texts)
 
@@ -291,6 +293,7 @@ class _Flat:
         flat.add_tensors(flat.members)
         flat.take_members()
         flat.add_plain([tensor for tensor, _, _ in state.tensors])
+        flat.add_arrays(state.arrays)
         return flat
 
     def take_members(self) -> None:
@@ -315,8 +318,15 @@ class _Flat:
             if id(tensor) not in known and (view := _sample(tensor)) is not None:
                 self._watch(_plain(tensor), view)
 
+    def add_arrays(self, arrays: Iterable[tuple[Any, str, Any]]) -> None:
+        """Compare arrays, which messages name so, from now on."""
+        known = {id(array) for _, array, _ in self.arrays}
+        for array, path, _ in arrays:
+            if id(array) not in known:
+                self._watch(f"the array {path}", array)
+
     def _watch(self, what: str, array: Any) -> None:
-        """Compare an array of NumPy from now on; messages name it as `what`."""
+        """Compare an array from now on; messages name it as `what`."""
         self.arrays.append((what, array, _array_bytes(array)))
 
     def add_texts(self, texts: Iterable[str]) -> None:
@@ -334,10 +344,6 @@ class _Flat:
         if isinstance(content, set) and content:
             self.sets.append((holder, content))
             return
-        named = content.items() if isinstance(content, dict) else enumerate(content)
-        for key, value in named:
-            if isinstance(value, np.ndarray):
-                self._watch(f"the array {container.path}.{key}", value)
         if isinstance(holder, dict | list | deque | set):
             if not content:
                 self.empty.append(holder)
@@ -360,6 +366,9 @@ class _Flat:
             self.cells.append(holder)
             self.contents += kept.values()
         elif kept:
+            if isinstance(holder, MappingProxyType):
+                self.sized.append(holder)
+                self.length += len(holder)
             self.values.append(_reader(holder, tuple(kept)))
             self.expected += kept.values()
 
@@ -444,7 +453,9 @@ def _plain(tensor: Tensor) -> str:
 
 
 def _array_bytes(array: Any) -> bytes:
-    """What is compared of an array of NumPy."""
+    """What is compared of an array."""
+    if not isinstance(array, np.ndarray):
+        return bytes(array)
     if array.nbytes <= MOST_ARRAY_BYTES:
         return bytes(array.tobytes())
     return bytes(array.flat[:: array.size // ARRAY_ELEMENTS + 1].tobytes())
@@ -452,7 +463,7 @@ def _array_bytes(array: Any) -> bytes:
 
 def _compared(holder: Any, value: Any) -> bool:
     """Whether a value of a class, a cell or global variables is: not the code of packages."""
-    return not isinstance(value, _CODE) or (isinstance(holder, Globals) and holder.own)
+    return not isinstance(value, _CODE) or isinstance(holder, CellType) or is_own(holder)
 
 
 def _reader(holder: Any, names: tuple[str, ...]) -> Callable[[], Any]:
@@ -466,6 +477,8 @@ def _reader(holder: Any, names: tuple[str, ...]) -> Callable[[], Any]:
         return partial(map, holder.__dict__.get, names)
     if isinstance(holder, ContextVar):
         return lambda: [holder.get(None)]
+    if isinstance(holder, MappingProxyType):
+        return partial(map, holder.get, names)
     return lambda: [getattr(holder, name, None) for name in names]
 
 

@@ -10,12 +10,13 @@ training or evaluation, that the model was in.
 
 from __future__ import annotations
 
+import array
 import functools
 import sys
 import sysconfig
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,12 +25,14 @@ from types import (
     CellType,
     CodeType,
     FunctionType,
+    MappingProxyType,
     MemberDescriptorType,
     MethodType,
     ModuleType,
 )
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
@@ -39,7 +42,7 @@ MOST_CONTAINERS = 50_000
 """Far more than a model with its configuration has; the rest is not looked at."""
 
 LARGE_BYTES = 1 << 26
-"""Plain tensors up to this size are copied, so that changes in place can be undone."""
+"""Plain tensors and arrays up to this size are copied, so that changes in place can be undone."""
 
 _LIBRARIES = {
     *("torch", "numpy", "numba", "placewright", "builtins", *sys.stdlib_module_names),
@@ -58,6 +61,9 @@ They change meanwhile: a progress bar's thread notes each second that it woke up
 
 _PLAIN_HOLDERS = {"types", "argparse", "collections", "weakref", "_thread"}
 """Those of them whose objects hold what a user puts into them."""
+
+ARRAYS = (np.ndarray, array.array, bytearray)
+"""They have no version, and are no containers of objects."""
 
 CACHE: Any = type(functools.lru_cache(lambda: None))
 """Class of functions with an ``lru_cache``."""
@@ -158,12 +164,14 @@ class PythonState:
     `tensors`: plain tensors (no parameters, no buffers) with their versions and copies.
     `caches`: functions with an ``lru_cache``, and how often they had been computed.
     `texts`: strings in code that reads environment variables, some of which are their names.
+    `arrays`: arrays of NumPy and of Python, how messages name them, and copies.
     """
 
     containers: list[Container] = field(default_factory=list)
     tensors: list[tuple[Tensor, int, Tensor | None]] = field(default_factory=list)
     caches: list[tuple[Any, int]] = field(default_factory=list)
     texts: set[str] = field(default_factory=set)
+    arrays: list[tuple[Any, str, Any]] = field(default_factory=list)
 
     @classmethod
     def of(cls, *roots: Any, executed: Set[CodeType] | None = None) -> PythonState:
@@ -208,6 +216,9 @@ class PythonState:
             if tensor._version != version and content is not None:
                 with torch.no_grad():
                     tensor.copy_(content)
+        for held, _, content in self.arrays:
+            if content is not None and held.tobytes() != content.tobytes():
+                held[...] = content
 
     def changed_numbers(self) -> list[tuple[Container, Any, Number, Number]]:
         """Numbers that are others now: container, key, then, now."""
@@ -225,7 +236,7 @@ class _Walk:
     """Looks into one object after another, each once."""
 
     def __init__(self, state: PythonState, executed: Set[CodeType] | None) -> None:
-        self.executed = executed
+        self.executed = None if executed is None else set(executed)
         self.state, self.seen, self.kept = state, set[int](), list[Any]()
         self.pending: list[tuple[Any, str]] = []
 
@@ -250,7 +261,9 @@ class _Walk:
             self._function(value, path)
         elif isinstance(value, CACHE):
             self.state.caches.append((value, value.cache_info().misses))
-            self.add(value.__wrapped__, path)
+            self._cached(value.__wrapped__, path)
+        elif isinstance(value, ARRAYS):
+            self._array(value, path)
         elif isinstance(value, type):
             self._class(value, path)
         elif isinstance(value, nn.Module):
@@ -280,6 +293,8 @@ class _Walk:
             self.add((value.fget, value.fset), path)
         elif isinstance(value, ContextVar):
             self._hold(f"context variable {value.name!r}", value)
+        elif isinstance(value, MappingProxyType):
+            self._hold(path, value)
         elif isinstance(value, dict | list | set | deque):
             self._hold(path, value)
             if hasattr(value, "__dict__"):
@@ -295,6 +310,14 @@ class _Walk:
         for base in kind.__mro__:
             if not _of_library(base):
                 self._hold(path, base)
+        self.add(type(kind), type(kind).__name__)
+
+    def _cached(self, function: Any, path: str) -> None:
+        """What results are cached of, which need not be executed again."""
+        own = isinstance(function, FunctionType) and is_own(function)
+        if own and self.executed is not None:
+            self.executed |= {function.__code__}
+        self.add(function, path)
 
     def _function(self, function: Any, path: str) -> None:
         if isinstance(function, MethodType | BuiltinFunctionType):
@@ -315,21 +338,27 @@ class _Walk:
         names = set(_names(function.__code__))
         if names & {"environ", "getenv"}:
             self.state.texts.update(_texts(function.__code__))
+        if "globals" in names:
+            names.update(_texts(function.__code__))
         self._variables(function.__globals__, names)
-        for value in [function.__globals__.get(name) for name in names]:
-            if isinstance(value, ModuleType) and not _of_library(value):
+        imported = filter(None, map(sys.modules.get, names))
+        self._modules([*map(function.__globals__.get, names), *imported], names, set())
+
+    def _modules(self, values: Iterable[Any], names: set[str], seen: set[int]) -> None:
+        """Variables that code names of the Python modules among some values, and of theirs."""
+        for value in values:
+            if isinstance(value, ModuleType) and not _of_library(value) and id(value) not in seen:
+                seen.add(id(value))
                 self._variables(vars(value), names)
+                self._modules(map(vars(value).get, names), names, seen)
 
     def _variables(self, variables: dict[str, Any], names: set[str]) -> None:
         """Global variables of a module that code names."""
         used = {name for name in names if name in variables}
         used -= {n for n in used if isinstance(variables[n], ModuleType)}
         if used:
-            own = not _is_installed(variables.get("__file__") or "")
-            self._hold(
-                f"global variable of {variables.get('__name__', '?')}",
-                Globals(variables, used, own),
-            )
+            path = f"global variable of {variables.get('__name__', '?')}"
+            self._hold(path, Globals(variables, used))
 
     def _hold(self, path: str, holder: Any, *, of_module: bool = False) -> None:
         content = _content(holder)
@@ -338,6 +367,11 @@ class _Walk:
         for key, part in parts:
             if not isinstance(part, _LEAVES):
                 self.add(part, f"{path}.{key}" if isinstance(key, str) else f"{path}[{key!r}]")
+
+    def _array(self, value: Any, path: str) -> None:
+        plain = isinstance(value, np.ndarray) and value.flags.writeable
+        copy = value.copy() if plain and value.nbytes <= LARGE_BYTES else None
+        self.state.arrays.append((value, path, copy))
 
     def _tensor(self, tensor: Tensor) -> None:
         if isinstance(tensor, nn.Parameter) or tensor.is_inference() or tensor.is_meta:
@@ -349,14 +383,10 @@ class _Walk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Globals:
-    """Some variables of a Python module.
-
-    `own`: whether it is the user's, not one that was installed.
-    """
+    """Some variables of a Python module."""
 
     variables: dict[str, Any]
     names: set[str]
-    own: bool = False
 
 
 _MODEL = "the model"
@@ -407,10 +437,17 @@ def _texts(code: CodeType) -> Iterator[str]:
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
-@functools.cache
-def _is_installed(file: str) -> bool:
-    """Whether a Python module's file is that of a package that was installed, or Python's own."""
-    return file.startswith(_INSTALLED)
+def is_own(holder: Any) -> bool:
+    """Whether a class, a function or variables are of the user's own code.
+
+    Not of a package that was installed, nor of Python itself.
+    """
+    if isinstance(holder, Globals):
+        name = holder.variables.get("__name__")
+    else:
+        name = getattr(holder, "__module__", None)
+    file = getattr(sys.modules.get(name or "builtins"), "__file__", None)
+    return name != "builtins" and not str(file or "").startswith(_INSTALLED)
 
 
 def _is_number(value: Any) -> bool:
@@ -456,6 +493,8 @@ def _content(holder: Any) -> Any:
         return {n: holder.variables[n] for n in holder.names if n in holder.variables}
     if isinstance(holder, ContextVar):
         return {"": holder.get(None)}
+    if isinstance(holder, MappingProxyType):
+        return dict(holder)
     if isinstance(holder, CellType):
         try:
             return {"": holder.cell_contents}
@@ -496,6 +535,8 @@ def _fill(holder: Any, content: Any) -> None:
                 holder.variables.pop(name, None)
     elif isinstance(holder, ContextVar):
         holder.set(content[""])
+    elif isinstance(holder, MappingProxyType):
+        pass  # the dict behind it is reached where code changes it
     elif isinstance(holder, CellType):
         if content:
             holder.cell_contents = content[""]
