@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import array
 import functools
+import site
 import sys
 import sysconfig
 import threading
@@ -434,7 +435,11 @@ def _texts(code: CodeType) -> Iterator[str]:
             yield from _texts(constant)
 
 
-_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_INSTALLED = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+    *(*site.getsitepackages(), site.getusersitepackages()),
+)
+"""Folders of installed packages, and of Python's own."""
 
 
 def is_own(holder: Any) -> bool:
