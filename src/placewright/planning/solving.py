@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -284,7 +285,8 @@ def run_portfolio(
                 p.leave_out(name, Outcome.NOT_RUN, reason)
                 continue
             if auto and needs.ends:
-                second.begin(planners[k + 1 : k + 2], p, context, limit_bytes - needs.bytes)
+                free_bytes = min(limit_bytes, MOST_BYTES - _used_bytes()) - needs.bytes
+                second.begin(planners[k + 1 : k + 2], p, context, free_bytes)
             if p.run(begun or planner, context, name, end_s=end_s):
                 return True
         _refine(p, limits, progress, kept_s, auto)
@@ -410,6 +412,11 @@ def _memory_limit(*, alone: bool) -> float:
     except (OSError, IndexError, ValueError):
         free = math.inf
     return free if alone else min(MOST_BYTES, free)
+
+
+def _used_bytes() -> float:
+    """The most memory that this process has had so far."""
+    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _too_much(p: Portfolio, needs: Needs, context: Context, limit_bytes: float, auto: bool) -> str:
