@@ -152,6 +152,14 @@ sys.stdin.readline()
 """
 
 
+HALTED = """
+def answer():
+    print("making", flush=True)
+    input()
+
+"""
+
+
 @contextmanager
 def another_run(wanted: Cluster) -> Iterator[subprocess.Popen[str]]:
     """A process with the testbed up; it leaves at its first line and ends at the second."""
@@ -188,6 +196,20 @@ def test_it_ends_with_the_process_that_made_it(up: Up) -> None:
         assert Testbed.find(wanted.name).alive
         run.kill()
         assert gone(wanted)
+
+
+def test_what_a_killed_process_was_making_is_removed(up: Up) -> None:
+    """There is no emulator yet that would notice."""
+    wanted = cluster()
+    slow = "from placewright.testbed import testbed\ntestbed.fill = lambda *_: answer()\n"
+    words = [sys.executable, "-c", HALTED + slow + RUN, DUO, wanted.name]
+    with subprocess.Popen(words, stdin=PIPE, stdout=PIPE, text=True) as run:
+        try:
+            assert answer(run) == "making\n"
+            assert any(id_of(wanted.name) in trace for trace in traces())
+        finally:
+            run.kill()
+    assert gone(wanted)
 
 
 def test_a_run_on_anothers_testbed_outlives_it(up: Up) -> None:

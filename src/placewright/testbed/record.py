@@ -12,8 +12,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -346,6 +348,21 @@ def owner_events(folder: Path) -> Iterator[tuple[int, ...]]:
     os.close(changes)
 
 
+def watch_making(folder: Path) -> None:
+    """Remove the testbed in `folder` where its maker ends before the emulator runs.
+
+    From then on the emulator does.
+    """
+    while (record := still_needed(folder)) is not None and not emulator_pid(record):
+        ends = [file for owner in record.owners if (file := _end_of(owner)) is not None]
+        select.select(ends, [], [], _LOOK_S)
+        for file in ends:
+            os.close(file)
+
+
+_LOOK_S = 0.2
+
+
 def _open_pipe(pipe: Path) -> int:
     """Open for reading, and for writing: a pipe without a writer is always ready to be read."""
     with suppress(FileExistsError):
@@ -454,3 +471,7 @@ def _join_group(group: Path) -> None:
             where=str(group),
             hint="is the testbed up? see `placewright testbed status`",
         ) from None
+
+
+if __name__ == "__main__":
+    watch_making(Path(sys.argv[1]))

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import cluster_to_text
@@ -324,6 +325,8 @@ def intact(record: Record, plan: Blueprint, trees: Trees) -> bool:
 
 def make(record: Record, plan: Blueprint, trees: Trees) -> LinkTable:
     """Make what does not exist yet; limits and links of what exists stay as they are."""
+    if not emulator_pid(record):
+        _start_detached(record, "placewright.testbed.record", subprocess.DEVNULL)
     for slot in plan.slots:
         if not _grouped(slot, trees):
             trees.make(slot.group)
@@ -363,16 +366,8 @@ def _start_emulator(record: Record) -> None:
     """Start it detached, so that it may outlive this process, and wait until it runs."""
     # The new one writes its number when it runs; the number of a dead one must not be taken for it.
     LinkTable(record.folder / LINKS).emulator_pid = 0
-    program = python_command("-m", "placewright.testbed.emulator", str(record.folder))
     with (record.folder / LOG).open("wb") as log:
-        subprocess.run(
-            ["setsid", "--fork", *program],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=python_environment(),
-            check=True,
-        )
+        _start_detached(record, "placewright.testbed.emulator", log)
     deadline = time.monotonic() + _TIMEOUT_S
     while not emulator_pid(record):
         output = (record.folder / LOG).read_text(errors="replace").strip()
@@ -384,6 +379,18 @@ def _start_emulator(record: Record) -> None:
                 hint=f"its output:\n{output}" if output else "is the machine overloaded?",
             )
         time.sleep(0.005)
+
+
+def _start_detached(record: Record, module: str, output: int | IO[bytes]) -> None:
+    """Start a module's program on the testbed's folder, so that it may outlive this process."""
+    subprocess.run(
+        ["setsid", "--fork", *python_command("-m", module, str(record.folder))],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        env=python_environment(),
+        check=True,
+    )
 
 
 _WITHOUT = (
