@@ -137,7 +137,7 @@ def run(
     from placewright.adapt.timeline import disturbances
     from placewright.planning.solving import refuse_beside_plan
     from placewright.samples.placed_samples import TIME_LIMIT_S, placed_job
-    from placewright.samples.problem import Overlap
+    from placewright.samples.problem import Batches, Overlap
     from placewright.samples.run import BASELINES, known_baselines
     from placewright.samples.run_pages import samples_run_page
     from placewright.samples.training.node_training import Recipe
@@ -185,6 +185,11 @@ def run(
             console.note(
                 f"overlap {problem.overlap} of the file is planned and priced as A: real nodes "
                 "train when the last transfer has ended"
+            )
+        if problem.batches is not Batches.PROPORTIONAL:
+            console.note(
+                f"{problem.batches} batches of the file are planned and priced as proportional "
+                "ones: real nodes take their share of every step"
             )
         runs: list[SampleRun] = []
         partial = PartialRun(console, runs, lambda: f"{len(runs)} of {1 + len(baselines)} runs")

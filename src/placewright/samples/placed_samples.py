@@ -14,7 +14,7 @@ import numpy as np
 from placewright.errors import InputError, check_known
 from placewright.io.arguments import Positive, Unlimited, checked
 from placewright.planning.contract import LOG, Planner, Progress, silent
-from placewright.samples.problem import Overlap, SampleProblem
+from placewright.samples.problem import SampleProblem
 
 if TYPE_CHECKING:
     import torch
@@ -155,13 +155,13 @@ def placed_job(
     """Start the nodes for a model with its samples; see `train_samples`."""
     from placewright.adapt.run import measured_despite_losses
     from placewright.samples.nodes import nodes_up
-    from placewright.samples.run import measure
+    from placewright.samples.run import executed, measure
     from placewright.samples.training.node_training import Recipe
 
     if engine == "testbed" and speed != 1.0:
         raise InputError("a testbed runs in real time", where="speed", by=f"{speed:g}")
-    problem = problem.replace(overlap=Overlap.BARRIER)
     recipe = recipe or Recipe(epochs=problem.epochs)
+    problem = executed(problem).replace(epochs=recipe.epochs)
     with ExitStack() as stack:
         up = None
         if engine == "testbed":
@@ -241,7 +241,8 @@ class PlacedSamples:
     Attributes
     ----------
     problem
-        With the measured speeds, on a testbed.
+        As nodes execute it: with overlap A, proportional batches and the recipe's epochs, and with
+        the measured speeds on a testbed.
     real
         Whether the nodes are those of a testbed.
     """

@@ -1,8 +1,9 @@
 """Execute a plan of wing 3 and its baselines: files move, nodes train; measured.
 
 Synchronous steps wait for all nodes, so that in a real run none trains before the last transfer
-has ended, whatever overlap the plan was made for. The prediction beside a measurement is
-therefore the judge's value for overlap A with queued ports.
+has ended, whatever overlap the plan was made for, and each takes its share of every step. The
+prediction beside a measurement is therefore the judge's value for overlap A and proportional
+batches with queued ports.
 
 `measure`: speeds of nodes and links before it, to take the place of those in the file. A node with
 a CPU quota that has waited for others starts its next step with time saved up. Steps are therefore
@@ -36,7 +37,7 @@ from placewright.samples.move import MoveResult, move
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.planners.simple import Proportional
-from placewright.samples.problem import Overlap, Ports, SampleProblem
+from placewright.samples.problem import Batches, Overlap, Ports, SampleProblem
 from placewright.samples.training.job import SampleJob, write_batch
 from placewright.samples.training.node_training import NodeStepTimes, Recipe, steps_of
 from placewright.samples.training.sample_set import SampleSet
@@ -235,10 +236,14 @@ def _moves(problem: SampleProblem, name: str) -> SamplePlan:
     return Proportional()(problem, Context()) if name == "proportional" else nothing()
 
 
+def executed(problem: SampleProblem) -> SampleProblem:
+    """The problem as nodes execute it, whatever overlap and batches its file asks for."""
+    return problem.replace(overlap=Overlap.BARRIER, batches=Batches.PROPORTIONAL)
+
+
 def predicted_s(problem: SampleProblem, plan: SamplePlan) -> float:
     """What a real synchronous run should take, seconds."""
-    real = problem.replace(overlap=Overlap.BARRIER, ports=Ports.QUEUED)
-    return judge(real, plan).value
+    return judge(executed(problem).replace(ports=Ports.QUEUED), plan).value
 
 
 SCALES = (0.5, 1.0, 3.0)
