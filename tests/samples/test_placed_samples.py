@@ -13,8 +13,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
-from placewright.samples.placed_samples import placed_job, train_samples
-from placewright.samples.problem import Overlap
+from placewright.samples.placed_samples import PlacedSamples, placed_job, train_samples
+from placewright.samples.plan import SamplePlan
+from placewright.samples.problem import Batches, Overlap
+from placewright.samples.run import SampleRun
 from placewright.samples.training import job
 from placewright.samples.training.node_training import Recipe, parts
 from placewright.samples.training.train import Since
@@ -22,29 +24,54 @@ from tests.samples.jobs import digits_job
 from tests.samples.tiny import tiny
 
 
+def moved(count: int) -> SamplePlan:
+    """So many samples of the first node go to the second one."""
+    return SamplePlan(np.array([0]), np.array([1]), np.array([count]))
+
+
 def test_a_plan_is_executed_beside_a_baseline(tmp_path: Path) -> None:
-    """The plan's samples move; without it none do; a saved plan is judged alike."""
+    """The plan's samples move; without it none do; a saved plan is judged alike.
+
+    What the file says of epochs, overlap and batches is replaced by what nodes do.
+    """
     pytest.importorskip("torch")
-    problem, ended = tiny([24, 2]).replace(epochs=1), []
+    speeds = np.array([0.04, 0.5])
+    problem = tiny([24, 2], batches=Batches.EQUAL, epochs=50, seconds_per_sample=speeds)
+    ended: list[SampleRun] = []
     with placed_job(digits_job(26), problem, recipe=Recipe(epochs=1, batch=8), speed=20) as placed:
-        result = placed.plan("lp")
+        result = placed.plan(plan=moved(1))
         saved = result.save(tmp_path / "plan.json")
         assert placed.plan(plan=saved).value == result.value
         ours, still = placed.run(result.plan, baselines=["none"], ended=ended.append)
     assert placed.problem.overlap is Overlap.BARRIER
+    predicted = 0.05 + max(23 * 0.04, 3 * 0.5)
+    assert (result.value, ours.predicted_s) == pytest.approx((predicted, predicted))
     assert (ours.moved_samples, still.moved_samples) == (int(result.plan.count.sum()), 0)
     assert ours.moved_samples > 0
     assert ended == [ours, still]
 
 
 def test_epochs_come_one_by_one() -> None:
-    """As many as the recipe says, with all samples in each."""
-    pytest.importorskip("torch")
-    recipe = Recipe(epochs=2, batch=8)
-    problem = tiny([20, 4]).replace(epochs=2)
-    with placed_job(digits_job(24), problem, recipe=recipe, speed=50) as placed:
-        steps = list(placed.adapt("lp"))
-    assert [sum(step.held.values()) for step in steps] == [24, 24]
+    """As many as the recipe says, with all samples in each, and with the numbers of dropout drawn
+    as in one go: others in each epoch.
+    """
+    _, samples = regression()
+    recipe, problem = Recipe(epochs=2, batch=30), tiny([20, 10]).replace(epochs=2)
+
+    def placed() -> PlacedSamples:
+        model = nn.Sequential(regression()[0], nn.Dropout(), nn.Linear(2, 2).double())
+        nn.init.ones_(model[2].weight)
+        nn.init.zeros_(model[2].bias)
+        given: Any = {"loss_fn": nn.MSELoss(), "lr": 1e-300, "recipe": recipe, "speed": 1e4}
+        return train_samples(model, samples, problem, **given)
+
+    with placed() as first, placed() as second:
+        (run,) = first.run(None, baselines=["none"])
+        steps = list(second.adapt("none"))
+    assert [sum(step.held.values()) for step in steps] == [30, 30]
+    losses = [step.epoch.loss for step in steps]
+    assert losses == [epoch.loss for epoch in run.trained.epochs]
+    assert losses[0] != pytest.approx(losses[1], rel=1e-3)
 
 
 def test_a_testbed_is_not_hurried() -> None:

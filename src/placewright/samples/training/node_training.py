@@ -275,6 +275,9 @@ class _NodePart:
 
     def epoch(self, number: int) -> Epoch:
         """All steps, then how good the parameters are; looking at that costs no time."""
+        # By the epoch's number, so that a run that goes on draws what it would have drawn.
+        drawn = np.random.SeedSequence((self.recipe.seed, number, self.spec.rank))
+        torch.manual_seed(int(drawn.generate_state(1, np.uint64)[0]))
         self.dist.barrier()
         start = time.perf_counter()
         loss, count = 0.0, 0.0
@@ -305,7 +308,6 @@ class _NodePart:
         for part in by_size.values():
             with self.learner.buffers_kept():
                 self.learner.gradients(part, self.learner.divisors(part))
-        torch.manual_seed(self.recipe.seed + self.spec.rank)
 
     def _parts(self, epoch: int) -> list[IntArray]:
         order, recipe = self.order, self.recipe
