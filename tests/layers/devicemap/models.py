@@ -66,6 +66,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "sliding_window": 32,
         "max_window_layers": 2,
     },
+    "qwen2, no window": {**S, "use_sliding_window": True, "sliding_window": None},
     "qwen2_moe": {
         **S,
         **_EXPERTS,
@@ -90,6 +91,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "new_decoder_architecture": True,
         "bias": False,
     },
+    "falcon, two norms": {**_FALCON, "num_ln_in_parallel_attn": 2},
     "falcon, in sequence": {
         **_FALCON,
         "parallel_attn": False,
@@ -133,6 +135,43 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }
 """By ``model_type``; what follows a comma says what is special."""
+
+_SIGLIP = {"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304, "patch_size": 14}
+_SIGLIP |= {"num_attention_heads": 16}
+_CLIP = {"hidden_size": 1024, "image_size": 336, "intermediate_size": 4096, "patch_size": 14}
+_CLIP |= {"num_attention_heads": 16}
+SPARSE: dict[str, dict[str, Any]] = {
+    "gemma3": {
+        "text_config": {
+            "hidden_size": 2560,
+            "intermediate_size": 10240,
+            "model_type": "gemma3_text",
+            "num_hidden_layers": 34,
+            "sliding_window": 1024,
+        },
+        "vision_config": {
+            **_SIGLIP,
+            "model_type": "siglip_vision_model",
+            "num_hidden_layers": 27,
+            "vision_use_head": False,
+        },
+    },
+    "llava": {
+        "text_config": {
+            "max_position_embeddings": 4096,
+            "model_type": "llama",
+            "vocab_size": 32064,
+        },
+        "tie_word_embeddings": False,
+        "vision_config": {
+            **_CLIP,
+            "model_type": "clip_vision_model",
+            "num_hidden_layers": 24,
+            "projection_dim": 768,
+        },
+    },
+}
+"""As published for Gemma 3 4B and LLaVA 1.5 7B: sizes that are usual are left out."""
 
 
 def config(name: str) -> dict[str, Any]:

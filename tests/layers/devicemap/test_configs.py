@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -10,14 +11,17 @@ import pytest
 from placewright.errors import InputError
 from placewright.layers.devicemap.configs import (
     FAMILIES,
+    ODD,
     TOWERS,
+    USUAL,
+    WHOLE,
     Config,
     known_architectures,
     model_from_config,
 )
 from placewright.layers.devicemap.model import FORMATS, LanguageModel, Layer
 from placewright.layers.devicemap.reading import language_model
-from tests.layers.devicemap.models import CONFIGS, LLAMA_8B, LLAMA_70B, S, config
+from tests.layers.devicemap.models import CONFIGS, LLAMA_8B, LLAMA_70B, SPARSE, S, config
 
 
 def read(data: dict[str, Any]) -> LanguageModel:
@@ -143,24 +147,60 @@ def test_kinds_that_are_no_list_are_refused(kinds: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("name", "said"),
     [
-        {"word_embed_proj_dim": 16},
-        {"do_layer_norm_before": False},
-        {"enable_bias": False},
-        {"layer_norm_elementwise_affine": False},
+        ("opt", {"word_embed_proj_dim": 16}),
+        ("opt", {"do_layer_norm_before": False}),
+        ("opt", {"enable_bias": False}),
+        ("opt", {"layer_norm_elementwise_affine": False}),
+        ("stablelm", {"qk_layernorm": True}),
+        ("stablelm", {"use_parallel_residual": True}),
+        ("deepseek_v2", {"mlp_bias": True}),
+        ("qwen2_moe", {"qkv_bias": False}),
     ],
-    ids=lambda said: next(iter(said)),
+    ids=str,
 )
-def test_parameters_of_an_odd_opt(said: dict[str, Any]) -> None:
-    """As OPT-350m: those of transformers' modules, to the last one."""
+def test_parameters_of_odd_models(name: str, said: dict[str, Any]) -> None:
+    """As OPT-350m and StableLM 2 12B: those of transformers' modules, to the last one."""
     pytest.importorskip("transformers")
     from placewright.layers.devicemap.modules import meta_model
 
-    data = config("opt") | said
-    module = meta_model(data, "opt")
+    data = config(name) | said
+    module = meta_model(data, name)
     assert module is not None
     assert language_model(data).parameters() == sum(x.numel() for x in module.parameters())
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_sizes_that_are_left_out_as_published(name: str) -> None:
+    """Are those of transformers' classes, in every layer."""
+    pytest.importorskip("transformers")
+    from placewright.layers.devicemap.modules import meta_model
+
+    data = {"model_type": name} | SPARSE[name]
+    made, module = read(data), meta_model(data, name)
+    assert module is not None
+    named = list(module.named_parameters(remove_duplicate=False))
+    for layer in made.layers:
+        held = {id(p): p.numel() for n, p in named if _covered(n, layer.modules)}
+        assert sum(held.values()) == layer.parameters, layer.name
+    assert made.longest == module.config.text_config.max_position_embeddings
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_what_is_usual_is_what_transformers_has(name: str) -> None:
+    """Of each key; where it has none, the size follows from others."""
+    transformers = pytest.importorskip("transformers")
+    kind = transformers.CONFIG_MAPPING[name]
+    own = {item.name: item.default for item in dataclasses.fields(kind)}
+    called = {"max_position_embeddings": "n_positions", "intermediate_size": "ffn_dim"}
+    called |= {key: new for key, new in kind.attribute_map.items() if new in own}
+    for key, value in USUAL[name].items():
+        assert own[key if key in own else called[key]] == value, key
+    sizes = {*own} & {key for row in USUAL.values() for key in row} - {*USUAL[name], *WHOLE}
+    follows = {None, False, own.get("num_attention_heads")}
+    if "use_sliding_window" not in ODD.get(name, ()):
+        assert {own[key] for key in sizes} <= follows
 
 
 def test_a_module_of_one_block() -> None:

@@ -2,7 +2,7 @@
 
 Each architecture is a row of `FAMILIES`: what its blocks have beside products of known sizes, and
 how its modules are called. Keys that a configuration leaves out have the defaults of transformers'
-classes. Tests compare the parameters of every module with those of real models.
+classes (`USUAL`). Tests compare the parameters of every module with those of real models.
 """
 
 from __future__ import annotations
@@ -27,10 +27,15 @@ MOST_BLOCKS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A configuration and where it stands, for messages."""
+    """A configuration and where it stands, for messages.
+
+    `usual`: what its architecture has where the configuration leaves a key out; ``null`` in it says
+    that there is none.
+    """
 
     data: Mapping[str, Any]
     where: str
+    usual: Mapping[str, Any] = field(default_factory=dict)
 
     def size(self, *keys: str, default: int | None = None, least: int = 1) -> int:
         """A whole number of `least` or more, under the first of these keys that is there.
@@ -49,6 +54,8 @@ class Config:
                     hint="give the config.json of the model as it was published",
                 )
             return int(value)
+        if not any(key in self.data for key in keys):
+            default = next((self.usual[key] for key in keys if key in self.usual), default)
         if default is None:
             raise InputError(
                 "the configuration does not state this size",
@@ -83,13 +90,23 @@ class Config:
         """A constant, or what stands under this key."""
         if isinstance(written, bool):
             return written
-        value = self.data.get(written)
+        value = self.data.get(written, self.usual.get(written))
         return default if value is None else bool(value)
 
     def part(self, key: str) -> Config:
         """A nested configuration, empty where there is none."""
         inner = self.data.get(key)
         return Config(inner if isinstance(inner, Mapping) else {}, f"{self.where}: {key}")
+
+    def of(self, architecture: str, *, part: bool = False) -> Config:
+        """With what is usual in an architecture; its width, depth and words where it is a `part`.
+
+        Parts are published without them, but a whole model that does not state them is none.
+        """
+        usual = USUAL.get(architecture, {})
+        if not (part and self.data):
+            usual = {key: value for key, value in usual.items() if key not in WHOLE}
+        return replace(self, usual=usual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +127,7 @@ class Family:
         Norms of queries and keys: none, one of a head's size each, or of full width.
     window
         Which blocks keep a window only, where ``layer_types`` does not say: none, ``all``, every
-        second (``2``), all but every sixth (``6``), and so on; `window_tokens` is its default.
+        second (``2``), all but every sixth (``6``), and so on.
     """
 
     base: str = "model"
@@ -131,8 +148,6 @@ class Family:
     positions: int = -1
     tied: bool = False
     window: str = ""
-    window_tokens: int = 0
-    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 _GPT2 = Family(
@@ -151,10 +166,10 @@ _GPT2 = Family(
 )
 _LLAMA = Family(mlp_bias="mlp_bias")
 _COHERE = Family(norms=1, tied=True)
-_GEMMA2 = Family(norms=4, tied=True, window="2", window_tokens=4096, defaults={"head_dim": 256})
+_GEMMA2 = Family(norms=4, tied=True, window="2")
 _GEMMA3 = replace(_GEMMA2, qk_norm="head", window="6")
-_QWEN3 = Family(qk_norm="head", window="qwen", window_tokens=4096, defaults={"head_dim": 128})
-_MISTRAL = Family(qkv_bias=False, out_bias=False, window="all", window_tokens=4096)
+_QWEN3 = Family(qk_norm="head", window="qwen")
+_MISTRAL = Family(qkv_bias=False, out_bias=False, window="all")
 _PLAIN = Family(qkv_bias=False, out_bias=False)
 
 FAMILIES: dict[str, Family] = {
@@ -165,7 +180,7 @@ FAMILIES: dict[str, Family] = {
         positions=-1,
     ),
     "cohere": _COHERE,
-    "cohere2": Family(norms=1, tied=True, window="4", window_tokens=4096),
+    "cohere2": Family(norms=1, tied=True, window="4"),
     "deepseek_v2": _PLAIN,
     "deepseek_v3": _PLAIN,
     "falcon": replace(
@@ -177,7 +192,7 @@ FAMILIES: dict[str, Family] = {
         mlp_bias="bias",
         positions=-1,
     ),
-    "gemma": Family(tied=True, defaults={"head_dim": 256}),
+    "gemma": Family(tied=True),
     "gemma2": _GEMMA2,
     "gemma3_text": _GEMMA3,
     "gpt2": _GPT2,
@@ -188,9 +203,8 @@ FAMILIES: dict[str, Family] = {
         gated=False,
         mlp_bias=True,
         norm_bias=True,
-        defaults={"attention_bias": True},
     ),
-    "gpt_oss": Family(window="2", window_tokens=128, defaults={"attention_bias": True}),
+    "gpt_oss": Family(window="2"),
     "gptj": Family(
         base="transformer",
         embed=("wte",),
@@ -229,10 +243,10 @@ FAMILIES: dict[str, Family] = {
         head_bias=True,
     ),
     "phi3": Family(qkv_bias=False, out_bias=False, window="all"),
-    "qwen2": Family(qkv_bias=True, out_bias=False, window="qwen", window_tokens=4096),
-    "qwen2_moe": Family(qkv_bias=True, out_bias=False, window="qwen", window_tokens=4096),
+    "qwen2": Family(qkv_bias=True, out_bias=False, window="qwen"),
+    "qwen2_moe": Family(qkv_bias=True, out_bias=False),
     "qwen3": _QWEN3,
-    "qwen3_moe": Family(qk_norm="head", window="qwen", window_tokens=4096),
+    "qwen3_moe": Family(qk_norm="head"),
     "smollm3": Family(tied=True, mlp_bias="mlp_bias", window="qwen"),
     "stablelm": Family(qkv_bias="use_qkv_bias", out_bias=False, norm_bias=True),
     "starcoder2": Family(
@@ -243,10 +257,76 @@ FAMILIES: dict[str, Family] = {
         norm_bias=True,
         tied=True,
         window="all",
-        defaults={"use_bias": True},
     ),
 }
 """By ``model_type``."""
+
+WHOLE = ("hidden_size", "num_hidden_layers", "vocab_size")
+"""Without these a configuration is no model, whatever is usual."""
+
+_COLUMNS = (*WHOLE, "num_attention_heads", "max_position_embeddings", "intermediate_size")
+_OTHERS = {"keys": "num_key_value_heads", "width": "head_dim", "window": "sliding_window"}
+_OTHERS |= {"count": "num_experts", "chosen": "num_experts_per_tok"}
+_OTHERS |= {"inner": "moe_intermediate_size"}
+
+
+def _usual(*columns: int, **others: int) -> dict[str, int]:
+    """`_COLUMNS` and `_OTHERS` by key."""
+    found = dict(zip(_COLUMNS, columns, strict=False))
+    return found | {_OTHERS.get(key, key): value for key, value in others.items()}
+
+
+_LATENT = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64}
+_LATENT |= {"qk_nope_head_dim": 128, "v_head_dim": 128}
+
+USUAL: dict[str, dict[str, int]] = {
+    "bloom": _usual(64, 2, 250880, 8),
+    "cohere": _usual(8192, 40, 256000, 64, 8192, 22528),
+    "cohere2": _usual(8192, 40, 256000, 64, 8192, 22528, window=4096),
+    "deepseek_v2": _usual(4096, 32, 102400, 32, 2048, 11008, inner=1407)
+    | {"n_routed_experts": 64, "n_shared_experts": 2, "first_k_dense_replace": 0, **_LATENT},
+    "deepseek_v3": _usual(7168, 61, 129280, 128, 4096, 18432, chosen=8, inner=2048)
+    | {"n_routed_experts": 256, "n_shared_experts": 1, "first_k_dense_replace": 3, **_LATENT},
+    "falcon": _usual(4544, 32, 65024, 71, 2048),
+    "gemma": _usual(3072, 28, 256000, 16, 8192, 24576, keys=16, width=256),
+    "gemma2": _usual(2304, 26, 256000, 8, 8192, 9216, keys=4, width=256, window=4096),
+    "gemma3_text": _usual(2304, 26, 262208, 8, 131072, 9216, keys=4, width=256, window=4096),
+    "gpt2": _usual(768, 12, 50257, 12, 1024),
+    "gpt_neox": _usual(6144, 44, 50432, 64, 2048, 24576, attention_bias=1),
+    "gpt_oss": _usual(2880, 36, 201088, 64, 131072, 2880, keys=8, width=64, window=128, chosen=4)
+    | {"num_local_experts": 128, "attention_bias": 1},
+    "gptj": _usual(4096, 28, 50400, 16, 2048),
+    "granite": _usual(4096, 32, 32000, 32, 2048, 11008),
+    "llama": _usual(4096, 32, 32000, 32, 2048, 11008),
+    "mistral": _usual(4096, 32, 32000, 32, 131072, 14336, keys=8, window=4096),
+    "mixtral": _usual(4096, 32, 32000, 32, 131072, 14336, keys=8, num_local_experts=8, chosen=2),
+    "olmo2": _usual(4096, 32, 50304, 32, 2048, 11008),
+    "olmoe": _usual(2048, 16, 50304, 16, 4096, 2048, count=64, chosen=8),
+    "opt": _usual(768, 12, 50272, 12, 2048, 3072),
+    "phi": _usual(2048, 24, 51200, 32, 2048, 8192),
+    "phi3": _usual(3072, 32, 32064, 32, 4096, 8192),
+    "qwen2": _usual(4096, 32, 151936, 32, 32768, 22016, keys=32, window=4096),
+    "qwen2_moe": _usual(2048, 24, 151936, 16, 32768, 5632, keys=16, count=60, chosen=4, inner=1408)
+    | {"shared_expert_intermediate_size": 5632},
+    "qwen3": _usual(4096, 32, 151936, 32, 32768, 22016, keys=32, width=128, window=4096),
+    "qwen3_moe": _usual(2048, 24, 151936, 32, 32768, 6144, keys=4, count=128, chosen=8, inner=768),
+    "smollm3": _usual(2048, 36, 128256, 16, 32768, 11008, keys=4),
+    "stablelm": _usual(2560, 32, 50304, 32, 4096, 6912, keys=32),
+    "starcoder2": _usual(3072, 30, 49152, 24, 4096, 12288, keys=2, use_bias=1),
+    "t5": {"num_heads": 8, "d_kv": 64, "d_ff": 2048},
+}
+"""By ``model_type``: what transformers' classes have where a configuration leaves a key out."""
+
+ODD: dict[str, dict[str, bool]] = {
+    "deepseek_v2": {"mlp_bias": False},
+    "opt": dict.fromkeys(
+        ("do_layer_norm_before", "enable_bias", "layer_norm_elementwise_affine"), True
+    ),
+    "qwen2_moe": {"use_sliding_window": False, "qkv_bias": True},
+    "qwen3_moe": {"use_sliding_window": False},
+    "stablelm": {"qk_layernorm": False, "use_parallel_residual": False},
+}
+"""Keys for whose other value there are no formulas: OPT-350m, StableLM 2 12B."""
 
 EXPERTS = {
     "mixtral": "num_local_experts",
@@ -262,7 +342,6 @@ EXPERTS = {
 
 def decoder(config: Config, family: Family, architecture: str, base: str = "") -> list[Layer]:
     """Layers of a decoder: embedding, blocks, norm, head; modules lie below `base` if given."""
-    config = Config({**family.defaults, **_stated(config.data)}, config.where)
     d, depth = config.size(*HIDDEN), config.depth()
     words, root = config.size("vocab_size"), base or family.base
     tied = config.flag("tie_word_embeddings", family.tied)
@@ -293,10 +372,6 @@ def decoder(config: Config, family: Family, architecture: str, base: str = "") -
     ]
 
 
-def _stated(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in data.items() if value is not None}
-
-
 def _block(
     config: Config, family: Family, architecture: str, k: int, name: str, window: int
 ) -> Layer:
@@ -325,9 +400,9 @@ def _block(
 def _norms(config: Config, family: Family, architecture: str) -> int:
     if architecture != "falcon":
         return family.norms
-    if config.flag("new_decoder_architecture"):
-        return config.size("num_ln_in_parallel_attn", default=2)
-    return 1 if config.flag("parallel_attn", True) else 2
+    usual = 2 if config.flag("new_decoder_architecture") else 1
+    several = config.size("num_ln_in_parallel_attn", default=usual) == 2
+    return 2 if several or not config.flag("parallel_attn", True) else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +417,7 @@ class _Attention:
 
 
 def _attention(config: Config, family: Family, architecture: str, d: int) -> _Attention:
-    if "kv_lora_rank" in config.data and architecture.startswith("deepseek"):
+    if architecture.startswith("deepseek"):
         return _latent_attention(config, d)
     heads = config.size(*HEADS)
     shared = _key_heads(config, architecture, heads)
@@ -455,7 +530,7 @@ def _experts(config: Config, architecture: str, d: int) -> _Mlp:
 
 def _windows(config: Config, family: Family, depth: int) -> list[int]:
     """Tokens that each block keeps at most, 0 for all."""
-    tokens = config.data.get("sliding_window", family.window_tokens)
+    tokens = config.data.get("sliding_window", config.usual.get("sliding_window"))
     if family.window == "qwen" and not config.flag("use_sliding_window"):
         return [0] * depth
     if not family.window or not tokens:
@@ -552,11 +627,13 @@ def multimodal(config: Config, architecture: str) -> tuple[list[Layer], Config, 
     text, vision = config.part("text_config"), config.part("vision_config")
     text_kind = str(text.data.get("model_type", text_kind))
     vision_kind = str(vision.data.get("model_type", vision_kind))
-    if text_kind not in FAMILIES or vision_kind not in ("clip_vision_model", "siglip_vision_model"):
+    known = text_kind in FAMILIES and vision_kind in ("clip_vision_model", "siglip_vision_model")
+    if not known or _has_odd_parts(text, text_kind):
         return None
     if "tie_word_embeddings" in config.data:
         tied = config.data["tie_word_embeddings"]
         text = Config({"tie_word_embeddings": tied, **text.data}, text.where)
+    text = text.of(text_kind, part=True)
     layers = decoder(text, FAMILIES[text_kind], text_kind, "model.language_model")
     tower = _tower(vision, vision_kind)
     d, wide = text.size(*HIDDEN), vision.size("hidden_size", default=768)
@@ -578,7 +655,8 @@ def _tower(config: Config, kind: str) -> int:
     """Parameters of a vision transformer of CLIP or SigLIP."""
     d, depth = config.size("hidden_size", default=768), config.size("num_hidden_layers", default=12)
     inner = config.size("intermediate_size", default=3072)
-    patch, image = config.size("patch_size"), config.size("image_size")
+    patch = config.size("patch_size", default=32 if kind == "clip_vision_model" else 16)
+    image = config.size("image_size", default=224)
     channels = config.size("num_channels", default=3)
     patches = (image // patch) ** 2
     block = 4 * d * d + 4 * d + 2 * d * inner + inner + d + 4 * d
@@ -602,7 +680,8 @@ def model_from_config(config: Config, name: str) -> LanguageModel | None:
     Raises `InputError`: a size is missing or none.
     """
     architecture = str(config.data.get("model_type", ""))
-    text, base = config, ""
+    text = config = config.of(architecture)
+    base = ""
     if architecture == "t5":
         layers = encoder_decoder(config)
         base = "decoder.block"
@@ -612,7 +691,9 @@ def model_from_config(config: Config, name: str) -> LanguageModel | None:
             return None
         layers, text, kind = found
         base = f"model.language_model.{FAMILIES[kind].blocks}"
-    elif architecture in FAMILIES and not (_has_other_layers(config) or _has_odd_parts(config)):
+    elif architecture in FAMILIES and not (
+        _has_other_layers(config) or _has_odd_parts(config, architecture)
+    ):
         family = FAMILIES[architecture]
         layers, base = decoder(config, family, architecture), f"{family.base}.{family.blocks}"
     else:
@@ -636,14 +717,12 @@ def _has_other_layers(config: Config) -> bool:
     return isinstance(kinds, list | tuple) and not known.issuperset(map(str, kinds))
 
 
-def _has_odd_parts(config: Config) -> bool:
-    """Whether it is one of the few OPTs (350m) whose embedding or norms are unlike the others'."""
-    if config.data.get("model_type") != "opt":
-        return False
-    width = config.data.get("word_embed_proj_dim")
-    usual = ("do_layer_norm_before", "enable_bias", "layer_norm_elementwise_affine")
+def _has_odd_parts(config: Config, architecture: str) -> bool:
+    """Whether it is one of the few models with parts that others of their architecture lack."""
+    width = config.data.get("word_embed_proj_dim") if architecture == "opt" else None
     narrow = width is not None and width != config.data.get("hidden_size")
-    return narrow or not all(config.flag(name, True) for name in usual)
+    odd = ODD.get(architecture, {})
+    return narrow or any(config.flag(key, usual) is not usual for key, usual in odd.items())
 
 
 def published_form(data: Mapping[str, Any]) -> str:
