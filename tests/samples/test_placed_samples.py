@@ -328,6 +328,17 @@ def test_what_is_changed_between_two_trainings_counts() -> None:
         torch.testing.assert_close(found.detach(), plain.detach() - step, rtol=1e-12, atol=1e-14)
 
 
+def test_the_optimizers_state_comes_from_a_node_that_has_taken_steps() -> None:
+    """The first one has no sample, and nodes exchange no gradients."""
+    model, samples = regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    given: Any = {"loss_fn": nn.MSELoss(), "optimizer": optimizer, "speed": 1e4}
+    recipe = Recipe(epochs=1, batch=15, local_steps=2)
+    with train_samples(model, samples, tiny([0, 30]), recipe=recipe, **given) as placed:
+        placed.train(placed.plan("none").plan)
+    assert all(optimizer.state[p]["momentum_buffer"].any() for p in model.parameters())
+
+
 def test_a_loss_with_parameters_is_refused_unless_they_are_the_models() -> None:
     """Nobody asked for them to be trained."""
     model, samples = regression()

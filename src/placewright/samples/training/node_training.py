@@ -137,7 +137,7 @@ class TrainingOrder:
     tests, test
         Loss and outputs of batches of the test samples, and their file; none without them.
     saved
-        Where the first node writes the training state when it is done.
+        Where the node writes the training state when it is done, empty for all but one.
     work
         Shape (nodes,): seconds per sample of every node.
     first_epoch
@@ -217,7 +217,7 @@ def train_node(spec: WorkerSpec, order: TrainingOrder) -> NodeTraining:
     with _process_group(spec, order) as dist:
         part = _NodePart(spec, order, dist)
         epochs = tuple(part.epoch(order.first_epoch + e) for e in range(order.recipe.epochs))
-        unsaved = part.learner.save(Path(order.saved)) if spec.rank == 0 and order.saved else ""
+        unsaved = part.learner.save(Path(order.saved)) if order.saved else ""
     spans_s = np.array(part.spans_s)
     return NodeTraining(epochs, part.compute_s, part.visited, spans_s, unsaved)
 

@@ -160,7 +160,7 @@ def train(
             group.check_written([answer.unsaved for answer in answers])
         except OSError as error:
             raise no_room("the state after training cannot be kept", folder, error) from error
-        state = load_file(orders[0].saved)
+        state = load_file(next(order.saved for order in orders if order.saved))
     each_s = _sample_s(problem, answers, recipe, nodes.real)
     spans_s = np.array([answer.spans_s for answer in answers])
     return Trained(answers[0].epochs, state, each_s, spans_s - spans_s.min())
@@ -220,7 +220,8 @@ def training_orders(
             state=str(begun),
             tests=tests,
             test=test,
-            saved=str(folder / "saved"),
+            # One that has taken steps: without exchanges the others' optimizers have no state.
+            saved=str(folder / "saved") if i == held.index(max(held)) else "",
         )
         for i in range(problem.n)
     ]
