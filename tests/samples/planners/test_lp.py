@@ -75,6 +75,18 @@ def test_a_node_that_was_too_full_sends_the_rest_of_a_sample() -> None:
     assert judge(problem, plan_of(problem, whole)).feasible
 
 
+@pytest.mark.parametrize("relay", [False, True])
+def test_a_full_neighbour_sends_on_what_a_node_that_was_too_full_must_send(relay: bool) -> None:
+    """Rounded down, the neighbour sends a sample too few and has no room for one of five."""
+    room = np.array([5.0, 5.0, np.inf, np.inf])
+    problem = tiny([10, 5, 0, 0], storage=room, relay=relay)
+    flow = np.zeros((4, 4))
+    flow[0, 1], flow[1, 2:] = 5.0, 2.5
+    whole = whole_flow(fractional(problem, flow))
+    assert (whole[0, 1], whole[1].sum()) == (5, 5)
+    assert judge(problem, plan_of(problem, whole)).feasible
+
+
 @pytest.mark.parametrize("seed", range(36))
 def test_rounded_optima_are_never_below_the_bound(seed: int) -> None:
     """Nor far above it once single samples are balanced; no limit is broken either time."""

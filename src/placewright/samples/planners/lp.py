@@ -1,9 +1,9 @@
 """The thesis's integer program, by HiGHS, and its linear relaxation, rounded and repaired.
 
 Rounding down breaks little: a node that passes samples on may now send more than reaches it, and
-one whose storage is full may receive more than leaves it. Both are repaired one node at a time by
-moving less, so that it ends; only a node that was too full from the start must send more. No sample
-is lost.
+one whose storage is full may receive more than leaves it. The fewest samples that repair it are a
+linear program once more: that of a network, whose corners are whole. They move less where that
+suffices, and more where a node was too full from the start. No sample is lost.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from placewright.samples.column_generation import whole_plan
 from placewright.samples.flow_program import Moves, all_moves
 from placewright.samples.plan import SamplePlan, plan_of
 from placewright.samples.problem import SampleProblem
+from placewright.solvers.programs import LinearProgram
 
 
 @final
@@ -53,79 +54,43 @@ def _rounded(problem: SampleProblem, relaxed: Relaxation, context: Context) -> P
 
 
 NEARLY_WHOLE = 1e-6
-MOST_STEPS = 100
-"""Per node; a few have been enough so far."""
 
 
 def whole_flow(relaxed: Relaxation) -> IntArray:
     """Shape (n, n): whole samples of one kind from i to j."""
-    p = relaxed.problem
+    p, i, j = relaxed.problem, relaxed.moves.source, relaxed.moves.target
+    down = np.floor(relaxed.flow + NEARLY_WHOLE)
+    sent, received = (np.bincount(at, down, minlength=p.n) for at in (i, j))
+    own = p.held - p.keep.sum(axis=1) - sent + (received if p.relay else 0)
+    room = np.floor(p.storage) - (p.held + received - sent)
+    if min(own.min(), room.min()) < 0:
+        down = np.maximum(down + _repair(relaxed, down, own, room), 0)
     flow = np.zeros((p.n, p.n), dtype=np.int64)
-    down = np.floor(relaxed.flow + NEARLY_WHOLE).astype(np.int64)
-    flow[relaxed.moves.source, relaxed.moves.target] = down
-    now = _Flows(p, flow, flow.sum(axis=1), flow.sum(axis=0))
-    for _ in range(MOST_STEPS * p.n):
-        if not (_send_less(now) or _receive_less(now) or _send_more(now)):
-            break
-    return now.flow
+    flow[i, j] = down
+    return flow
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Flows:
-    """Changed in place: samples from i to j, and what each node sends and receives."""
+def _repair(relaxed: Relaxation, down: FloatArray, own: FloatArray, room: FloatArray) -> FloatArray:
+    """Shape (moves,): how many more samples, or less, nodes send; none where nothing fits.
 
-    problem: SampleProblem
-    flow: IntArray
-    sent: IntArray
-    received: IntArray
-
-    def add(self, i: int, j: int, count: int) -> None:
-        self.flow[i, j] += count
-        self.sent[i] += count
-        self.received[j] += count
-
-    def too_many(self) -> FloatArray:
-        """Shape (n,): samples beyond the storage, below 0 where there is room."""
-        p = self.problem
-        over: FloatArray = np.subtract(p.held + self.received - self.sent, np.floor(p.storage))
-        return over
-
-
-def _send_less(now: _Flows) -> bool:
-    """The node that sends most beyond what it may sends less; whether there was one."""
-    p = now.problem
-    over = now.sent - (now.received if p.relay else 0) - (p.held - p.keep.sum(axis=1))
-    i = int(over.argmax())
-    if over[i] <= 0:
-        return False
-    j = int(now.flow[i].argmax())
-    now.add(i, j, -min(int(over[i]), int(now.flow[i, j])))
-    return True
-
-
-def _receive_less(now: _Flows) -> bool:
-    """A node that is too full and receives receives less."""
-    over = np.where(now.received > 0, now.too_many(), 0)
-    j = int(over.argmax())
-    if over[j] <= 0:
-        return False
-    i = int(now.flow[:, j].argmax())
-    now.add(i, j, -min(int(over[j]), int(now.flow[i, j])))
-    return True
-
-
-def _send_more(now: _Flows) -> bool:
-    """A node that is too full and receives nothing sends where there is room, the cheapest way."""
-    p, too_many = now.problem, now.too_many()
-    i = int(too_many.argmax())
-    if too_many[i] <= 0:
-        return False
-    port_s = np.where(too_many < 0, p.send_s[i] + p.receive_s[i], np.inf)
-    j = int(port_s.argmin())
-    if not np.isfinite(port_s[j]):
-        return False
-    now.add(i, j, min(int(too_many[i]), -int(max(too_many[j], -p.held.sum()))))
-    return True
+    `own`, `room`: shape (n,): samples that each may still send, and take; below 0 where rounding
+    `down` has broken a limit.
+    """
+    p, i, j = relaxed.problem, relaxed.moves.source, relaxed.moves.target
+    port_s = p.send_s[i, j] + p.receive_s[i, j]
+    used = relaxed.flow > down
+    # No path is longer than all nodes: less is moved before more, and by new links at last.
+    dear = p.n * np.where(used, 1.0, p.n * (1.0 + port_s / (port_s.max(initial=0.0) or 1.0)))
+    linear = LinearProgram(stoppable=False)
+    more, less = linear.columns(len(i), cost=dear), linear.columns(len(i), high=down, cost=1.0)
+    stock, stored = linear.rows(p.n, high=own), linear.rows(p.n, high=room)
+    for columns, sign in ((more, 1.0), (less, -1.0)):
+        linear.enter(stock[i], columns, sign)
+        linear.enter(stock[j], columns, -sign * p.relay)
+        linear.enter(stored[i], columns, -sign)
+        linear.enter(stored[j], columns, sign)
+    found = linear.solve().values
+    return np.zeros(len(i)) if found is None else np.rint(found[more] - found[less])
 
 
 MOST_MOVES = 20_000
