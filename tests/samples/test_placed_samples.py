@@ -328,6 +328,25 @@ def test_what_is_changed_between_two_trainings_counts() -> None:
         torch.testing.assert_close(found.detach(), plain.detach() - step, rtol=1e-12, atol=1e-14)
 
 
+def test_a_layer_that_rests_for_an_epoch_goes_on_with_its_momentum() -> None:
+    """Frozen and thawed between epochs of an adaptive run, and in eager PyTorch."""
+    model, samples = regression()
+    alone = copy.deepcopy(model)
+    mine, own = (torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, alone))
+    given: Any = {"loss_fn": nn.MSELoss(), "optimizer": mine, "speed": 1e4}
+    x, y = (torch.stack(each) for each in zip(*samples, strict=True))
+    recipe = Recipe(epochs=3, batch=30)
+    with train_samples(model, samples, tiny([20, 10]), recipe=recipe, **given) as placed:
+        for step in placed.adapt("none"):
+            own.zero_grad()
+            nn.MSELoss()(alone(x), y).backward()
+            own.step()
+            for m in (model, alone):
+                m[0].requires_grad_(step.number != 1)
+    for found, plain in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(found, plain, rtol=1e-12, atol=1e-14)
+
+
 def test_the_optimizers_state_comes_from_a_node_that_has_taken_steps() -> None:
     """The first one has no sample, and nodes exchange no gradients."""
     model, samples = regression()

@@ -389,12 +389,15 @@ class Learner:
         self.held_back: Any = 0.0
 
     def _restore(self, kept: Mapping[str, Tensor]) -> None:
-        """Give the optimizer the states that it had."""
+        """Give the optimizer the states that it had; those of frozen parameters wait."""
+        self.frozen_states: dict[str, Tensor] = {}
         for name, value in kept.items():
             if name.startswith(OPTIMIZER):
                 slot, _, key = name.removeprefix(OPTIMIZER).partition(":model.")
                 if key in self.trained:
                     self.optimizer.state[self.trained[key]][slot] = value
+                else:
+                    self.frozen_states[name] = value
 
     def save(self, path: Path) -> str:
         """Write the training state; why it cannot be, empty where it can."""
@@ -406,7 +409,7 @@ class Learner:
             if isinstance(value, Tensor) and id(p) in names
         }
         try:
-            write_tensors(path, {**self.state, **states})
+            write_tensors(path, {**self.state, **self.frozen_states, **states})
         except OSError as error:
             return str(error)
         return ""
