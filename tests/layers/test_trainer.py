@@ -72,7 +72,7 @@ REFUSED: dict[str, tuple[Change, Undo, str]] = {
     "another layer": (
         lambda m, o: setattr(m, "dropout", nn.Linear(8, 8)),
         lambda m, o: setattr(m, "dropout", nn.Dropout(0.0)),
-        "has other layers|has other parameters",
+        "has other layers|has other parameters|is new",
     ),
     "amsgrad": (
         lambda m, o: o.param_groups[0].update(amsgrad=True),

@@ -540,7 +540,8 @@ class ModelChanges:
         self._known, self._trained = set(_names(guards.model)), guards.model.training
         self._watch = ReadWatch(members, self.fetch)
         self._watch_state()
-        self.guards.note_bytes()
+        if self._fresh_at == self._done():
+            self.guards.note_bytes()
         self._settle()
 
     def close(self) -> None:

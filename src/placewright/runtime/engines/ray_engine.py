@@ -253,7 +253,7 @@ def _handler_comes_back() -> Iterator[None]:
     When Ray's C++ lets go of its worker it takes the handler of the process away, of which Python
     knows nothing: SIGTERM would end the process at once, with its folders left behind.
     """
-    node: Any = import_module("ray._private.worker")._global_node
+    node: Any = getattr(import_module("ray._private.worker"), "_global_node", None)
     end = getattr(node, "kill_all_processes", None)
 
     def end_heard(*args: Any, **keywords: Any) -> Any:
