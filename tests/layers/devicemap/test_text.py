@@ -193,6 +193,31 @@ def test_what_cannot_be_generated(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(CLUSTER.replace("140KiB", "60KiB"))
     with pytest.raises(InfeasibleError, match="context"):
         generate_text(folder, "1 2", load_cluster(str(tmp_path / "cluster.yaml")))
+    with pytest.raises(InputError, match=r"more than the context \(2 and 9 tokens, 10 are kept"):
+        generate_text(folder, "1 2", boards("a"), new_tokens=9, context=10)
+
+
+def test_a_folder_that_asks_for_more_than_tokens(tmp_path: Path) -> None:
+    """It gets the tokens, up to a text to stop at; what cannot be done is named."""
+    own = model_of("llama")
+    own.save_pretrained(tmp_path)
+    said = own.generation_config
+
+    def generated(**more: Any) -> Any:
+        for name, value in more.items():
+            setattr(said, name, value)
+        said.save_pretrained(tmp_path)
+        return generate_text(tmp_path, words, boards("a"), new_tokens=6, check=True)
+
+    words = "5 7"
+    with pytest.raises(InputError, match=r"generation_config\.json.*stop strings"):
+        generated(stop_strings=["w9"])
+    byte_tokenizer(tmp_path, "")
+    words = "AB"
+    whole = generated(stop_strings=None, return_dict_in_generate=True)
+    assert (len(whole.tokens), whole.equal) == (6, True)
+    stopped = generated(stop_strings=[whole.text[2]])
+    assert (stopped.text, stopped.equal) == (whole.text[:3], True)
 
 
 PROMPT = [12, 7, 90]

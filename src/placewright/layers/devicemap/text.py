@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import InputError, WorkerError
+from placewright.errors import InputError, PlacewrightError, WorkerError
 from placewright.io.arguments import checked
 from placewright.layers.devicemap.device_map import device_map
 from placewright.layers.devicemap.reading import language_model
@@ -135,13 +135,21 @@ def generate_text(
     Raises
     ------
     InputError
-        There is no model, or no tokenizer for a text.
+        There is no model, no tokenizer for a text, or no way to generate as the folder says; or
+        the context is too short for the prompt and the new tokens.
     InfeasibleError
         It does not fit.
     """
     tokenizer = Tokenizer(folder)
     ids = torch.tensor([tokenizer.encode(prompt)])
     length = ids.shape[1] + new_tokens
+    if context is not None and context < length:
+        raise InputError(
+            "the prompt and the new tokens are more than the context",
+            where=str(folder),
+            by=f"{ids.shape[1]} and {new_tokens} tokens, {context} are kept",
+            hint="raise the context, or ask for fewer tokens",
+        )
     planned = device_map(
         folder,
         cluster,
@@ -149,12 +157,14 @@ def generate_text(
         prompt=ids.shape[1],
         measure=engine if measure else None,
     )
-    # A folder may ask for beams, which show no token before the last.
+    # A folder may ask for beams, which show no token before the last, and for more than tokens.
     options = {"max_new_tokens": new_tokens, "do_sample": sample, "num_beams": 1}
+    options |= {"return_dict_in_generate": False, "tokenizer": tokenizer.own}
     with planned.generator(folder, engine=engine, adapt=adapt) as placed:
         torch.manual_seed(seed)
         clock = TokenClock()
-        found = placed.generate(ids, streamer=clock, **options)
+        with _as_the_folder_says(folder):
+            found = placed.generate(ids, streamer=clock, **options)
         held = dict(zip(placed.cluster.device_names, placed.held_bytes, strict=True))
         ranges, lost = placed.ranges, tuple(placed.lost)
         begin = ids.shape[1] if placed.repeats_prompt else 1
@@ -174,6 +184,22 @@ def generate_text(
         lost=lost,
         equal=_same(folder, ids, options, seed, found) if check else None,
     )
+
+
+@contextmanager
+def _as_the_folder_says(folder: Path) -> Iterator[None]:
+    """Name the folder where transformers refuses what its configuration asks of `generate`."""
+    try:
+        yield
+    except PlacewrightError:
+        raise
+    except ValueError as error:
+        raise InputError(
+            "transformers cannot generate as the folder says",
+            where=str(folder / "generation_config.json"),
+            by=f"{error!s:.200}".strip(),
+            hint="leave that out there",
+        ) from None
 
 
 @checked
@@ -241,25 +267,25 @@ class Tokenizer:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._lock = folder, threading.Lock()
-        self._own: Any = None
+        self.own: Any = None
         if (folder / "tokenizer.json").is_file():
             from transformers import AutoTokenizer
 
-            self._own = from_folder(AutoTokenizer, folder)
+            self.own = from_folder(AutoTokenizer, folder)
 
     @property
     def chats(self) -> bool:
         """Whether it has a template of conversations."""
-        return self._own is not None and bool(self._own.chat_template)
+        return self.own is not None and bool(self.own.chat_template)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Tokens of a text; `special`: with those that begin one.
 
         Raises `InputError`: there is no tokenizer, and the text is none of numbers.
         """
-        if self._own is not None:
+        if self.own is not None:
             with self._lock, refusing(self._folder):  # they keep settings of a call in themselves
-                return list(self._own(text, add_special_tokens=special)["input_ids"])
+                return list(self.own(text, add_special_tokens=special)["input_ids"])
         words = text.replace(",", " ").split()
         if words and all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
             return [int(word) for word in words]
@@ -275,7 +301,7 @@ class Tokenizer:
         Raises `InputError`: there is none, or it refuses the messages.
         """
         if not self.chats:
-            what = "tokenizer" if self._own is None else "chat template"
+            what = "tokenizer" if self.own is None else "chat template"
             raise InputError(
                 f"the model has no {what}, which says how a conversation is written",
                 where=self._folder.name,
@@ -283,7 +309,7 @@ class Tokenizer:
             )
         try:
             with self._lock:
-                text = self._own.apply_chat_template(
+                text = self.own.apply_chat_template(
                     [dict(each) for each in messages], tokenize=False, add_generation_prompt=True
                 )
         except Exception as error:  # what a template raises is its author's choice
@@ -297,10 +323,10 @@ class Tokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Their text, without special tokens."""
-        if self._own is None:
+        if self.own is None:
             return " ".join(map(str, tokens))
         with self._lock, refusing(self._folder):
-            return str(self._own.decode(tokens, skip_special_tokens=True))
+            return str(self.own.decode(tokens, skip_special_tokens=True))
 
 
 class PlacedText:
