@@ -17,7 +17,7 @@ from placewright.samples.run import SampleRun
 from placewright.samples.run_pages import run_trace, samples_epochs_page, samples_run_page
 from placewright.samples.training.node_training import Epoch
 from placewright.samples.training.train import Trained
-from placewright.samples.views import runs_table
+from placewright.samples.views import beside_others, runs_table
 from tests.operators.test_views import check
 from tests.report.examples import HOSTILE
 from tests.samples.tiny import tiny
@@ -72,6 +72,18 @@ def test_a_page_shows_the_run_beside_its_prediction_and_baselines() -> None:
     assert runs_table(runs).endswith(beside)
     assert HOSTILE not in page
     assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_a_loss_is_reached_but_for_rounding() -> None:
+    """Nodes add up in another order; what never comes near has a sentence of its own."""
+    plan, other = run_of("plan", 2.0, 14), run_of("proportional", 4.0)
+    last = LOSSES[-1]
+    assert other.seconds_to(last * (1 - 1e-7)) == other.seconds_to(last) == 12.0
+    worse = tuple(replace(epoch, test_loss=2.0) for epoch in other.trained.epochs)
+    worse_run = replace(other, trained=replace(other.trained, epochs=worse))
+    assert beside_others([plan, worse_run], last) == [
+        "proportional did not reach the loss of the plan"
+    ]
 
 
 def test_a_measured_trace_has_the_moves_and_then_the_steps() -> None:

@@ -48,6 +48,10 @@ REAL = "nothing: CPU quotas and shaped links of a testbed"
 BASELINES = ("none", "lb-bsp", "proportional", "fedavg")
 
 
+SAME = 1e-5
+"""Relative difference of two losses that nodes make by adding up in another order."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleRun:
     """One way to train, measured; all seconds in the problem's own time.
@@ -86,9 +90,13 @@ class SampleRun:
         return self.move_s + self.train_s
 
     def seconds_to(self, loss: float) -> float | None:
-        """Seconds until the loss on the test samples is at most `loss`; ``None`` if it never is."""
+        """Seconds until the loss on the test samples is at most `loss`, but for rounding.
+
+        ``None`` if it never is.
+        """
         ends_s = zip(self.epoch_ends_s, self.trained.epochs, strict=True)
-        return next((end_s for end_s, epoch in ends_s if epoch.test_loss <= loss), None)
+        most = loss + SAME * abs(loss)
+        return next((end_s for end_s, epoch in ends_s if epoch.test_loss <= most), None)
 
     @property
     def epoch_ends_s(self) -> tuple[float, ...]:

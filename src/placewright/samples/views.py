@@ -416,8 +416,10 @@ def beside_others(runs: Sequence[SampleRun], loss: float) -> list[str]:
         for name, other in others.items()
         if other is not None
     ]
-    never = [name for name, other in others.items() if other is None]
-    words += [f"{', '.join(never)} did not reach it"] if never else []
+    never = ", ".join(name for name, other in others.items() if other is None)
+    if not words:
+        return [f"{never} did not reach the loss of the plan"]
+    words += [f"{never} did not reach it"] if never else []
     return [f"to the same loss the plan is {'; '.join(words)}"]
 
 
