@@ -22,6 +22,8 @@ from placewright.samples.files import (
     read_proposal,
     write_problem,
 )
+from placewright.samples.judge import judge
+from placewright.samples.plan import nothing
 from placewright.samples.problem import REGIMES, Batches, Duplex, Overlap, Ports, generate
 from tests.samples.clouds import cloud
 from tests.samples.tiny import random_tiny, tiny
@@ -131,8 +133,13 @@ label_mix: 0.2
 def test_gradient_exchange_is_a_ring(tmp_path: Path) -> None:
     """2 (N - 1) / N of the gradients over the slowest link per step, and as many latencies."""
     text = GOOD.replace("sync_s: 0.5", "gradient_bytes: 1250000\nbatch: 100")
-    problem = read_problem(_kept(tmp_path, text))
-    assert problem.sync_s == pytest.approx(15 * (0.1 + 2 * 0.001))
+    problem, exchange_s = read_problem(_kept(tmp_path, text)), 0.1 + 2 * 0.001
+    assert problem.sync_s == pytest.approx(15 * exchange_s)
+    # Nodes with equal batches exchange until the fullest one has done: 12 steps, not 8.
+    text += "batches: equal\n"
+    equal = read_problem(_kept(tmp_path, text))
+    alone_s = judge(read_problem(_kept(tmp_path, text.replace("1250000", "0"))), nothing()).value
+    assert judge(equal, nothing()).value == pytest.approx(alone_s + 10 * 12 * exchange_s)
 
 
 @pytest.mark.parametrize("suffix", ["yaml", "json", "json.gz"])

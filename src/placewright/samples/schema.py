@@ -187,10 +187,12 @@ def problem_of(entry: SampleFile, name: str) -> SampleProblem:
     own_s = np.array([node.seconds_per_sample for node in entry.nodes])
     batch_s = np.array([node.seconds_per_batch for node in entry.nodes])
     fixed_s = np.array([node.fixed_s for node in entry.nodes])
+    exchange_s, sync_s = ring_s(entry.gradient_bytes, network), entry.sync_s
     if entry.batches is Batches.EQUAL:
-        own_s = own_s + batch_s / (entry.batch or 1)
+        # As many steps as the fullest node has batches: a plan decides that.
+        own_s = own_s + (batch_s + exchange_s) / (entry.batch or 1)
     else:
-        fixed_s = fixed_s + steps * batch_s
+        fixed_s, sync_s = fixed_s + steps * batch_s, sync_s + steps * exchange_s
     storage = [math.inf if node.storage is None else node.storage for node in entry.nodes]
     return SampleProblem(
         node_names=tuple(index),
@@ -205,7 +207,7 @@ def problem_of(entry: SampleFile, name: str) -> SampleProblem:
         fixed_s=fixed_s,
         class_names=classes,
         epochs=entry.epochs,
-        sync_s=entry.sync_s + steps * ring_s(entry.gradient_bytes, network),
+        sync_s=sync_s,
         overlap=entry.overlap,
         duplex=entry.duplex,
         batches=entry.batches,
@@ -270,14 +272,13 @@ def _keep(entry: SampleFile, classes: tuple[str, ...], samples: IntArray) -> Int
 
 
 def _steps(entry: SampleFile, total: int) -> int:
-    """Steps of an epoch where a batch is given, else 0."""
+    """Steps of an epoch in which all nodes share each batch, 0 where none is given."""
     needed = entry.gradient_bytes or any(node.seconds_per_batch for node in entry.nodes)
     if entry.batch is None:
         if needed:
             raise InputError("is needed to count the steps of an epoch", where="batch")
         return 0
-    per_step = entry.batch * (len(entry.nodes) if entry.batches is Batches.EQUAL else 1)
-    return math.ceil(total / per_step)
+    return math.ceil(total / entry.batch)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
