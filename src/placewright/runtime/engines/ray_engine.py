@@ -80,6 +80,7 @@ class Ray:
             self._silence()
             with _handlers_stay():
                 self._connect()
+            _install_again(signal.SIGTERM)  # Ray's C++ would print a page of stack before it
         return self
 
     def __exit__(self, *exception: object) -> None:
