@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from placewright.errors import RunError
+from placewright.errors import InputError
 from placewright.samples.data import Shard, checksum, counted, deal, held_by, numbered
 from placewright.samples.move import transfers_of
 from placewright.samples.plan import SamplePlan
@@ -62,7 +62,7 @@ def test_classes_are_labels_from_the_deal_to_the_transfer(tmp_path: Path) -> Non
 def test_a_class_of_which_there_are_too_few_is_named(tmp_path: Path) -> None:
     """And by how many."""
     data = images(6, labels=np.array([0, 0, 0, 0, 1, 1]))
-    with pytest.raises(RunError, match="2 for 3 samples of class c1"):
+    with pytest.raises(InputError, match="2 for 3 samples of class c1"):
         deal(tiny([[2, 2], [1, 1]]), data, tmp_path)
 
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from placewright.errors import RunError
+from placewright.errors import InputError, RunError
 from placewright.io.output import cut_torn_line, naming
 from placewright.numerics.arrays import IntArray
 from placewright.samples.problem import SampleProblem
@@ -207,7 +207,7 @@ def deal(
 
     `file_bytes`: files are filled up to this size, as what a camera keeps is larger than what
     the network looks at.
-    Raises `RunError`: there are fewer than the nodes hold.
+    Raises `InputError`: there are fewer than the nodes hold.
     """
     piles = _piles(problem, data)
     shards, digests, sample = [], {}, 0
@@ -263,7 +263,10 @@ def _piles(problem: SampleProblem, data: Dealt) -> list[Iterator[int]]:
     for c, wanted in enumerate(problem.samples.sum(axis=0).tolist()):
         if len(piles[c]) < wanted:
             what = f" of class {problem.class_names[c]}" if problem.k > 1 else ""
-            raise RunError(
-                "the data set has too few samples", by=f"{len(piles[c])} for {wanted} samples{what}"
+            raise InputError(
+                "the data set has too few samples",
+                where=problem.name,
+                by=f"{len(piles[c])} for {wanted} samples{what}",
+                hint="give more samples, or let the nodes hold as many as there are",
             )
     return [iter(pile) for pile in piles]
