@@ -12,7 +12,7 @@ import pytest
 from placewright.errors import InputError, UnsupportedError
 from placewright.layers.conformance import tiny
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy, check_plan
-from placewright.layers.problem import LayerProblem, Refusal
+from placewright.layers.problem import LayerProblem, Refusal, Training
 from placewright.layers.stage_costs import state_bytes, worker_bytes
 from placewright.layers.workers import Link
 
@@ -70,6 +70,13 @@ def test_wrong_problems_are_refused(changes: dict[str, object], match: str) -> N
     """By name of the field or the layer."""
     with pytest.raises(InputError, match=match):
         two_layers(**changes)
+
+
+@pytest.mark.parametrize("size", [0.0, -1.0, math.nan])
+def test_buckets_of_nothing_are_refused(size: float) -> None:
+    """They would be exchanged in no time."""
+    with pytest.raises(InputError, match=r"bucket_bytes .*number > 0"):
+        Training(bucket_bytes=size)
 
 
 def test_links_share_what_their_ends_have_in_common() -> None:

@@ -12,12 +12,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from placewright.errors import InputError, UnsupportedError
-from placewright.io.arguments import checked
+from placewright.io.arguments import Range, checked
 from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.workers import Link
 from placewright.numerics.arrays import (
@@ -113,7 +113,7 @@ class Training:
     optimizer_bytes: float = 8.0
     buffer_bytes: float = 0.0
     sync_bytes: float = 4.0
-    bucket_bytes: float = math.inf
+    bucket_bytes: Annotated[float, Range(0, math.inf, above=True)] = math.inf
     overlap_sync: bool = True
     blocking_transfers: bool = False
     activations_first: bool = False
