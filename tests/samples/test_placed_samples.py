@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
 from placewright.samples.placed_samples import PlacedSamples, placed_job, train_samples
 from placewright.samples.plan import SamplePlan
-from placewright.samples.problem import Batches, Overlap
+from placewright.samples.problem import Batches, Duplex, Overlap
 from placewright.samples.run import SampleRun
 from placewright.samples.training import job
 from placewright.samples.training.node_training import Recipe, parts
@@ -32,11 +32,12 @@ def moved(count: int) -> SamplePlan:
 def test_a_plan_is_executed_beside_a_baseline(tmp_path: Path) -> None:
     """The plan's samples move; without it none do; a saved plan is judged alike.
 
-    What the file says of epochs, overlap and batches is replaced by what nodes do.
+    What the file says of epochs, overlap, batches and duplex is replaced by what nodes do.
     """
     pytest.importorskip("torch")
     speeds = np.array([0.04, 0.5])
-    problem = tiny([24, 2], batches=Batches.EQUAL, epochs=50, seconds_per_sample=speeds)
+    asked: Any = {"batches": Batches.EQUAL, "duplex": Duplex.HALF, "epochs": 50}
+    problem = tiny([24, 2], seconds_per_sample=speeds, **asked)
     ended: list[SampleRun] = []
     with placed_job(digits_job(26), problem, recipe=Recipe(epochs=1, batch=8), speed=20) as placed:
         result = placed.plan(plan=moved(1))
@@ -44,6 +45,7 @@ def test_a_plan_is_executed_beside_a_baseline(tmp_path: Path) -> None:
         assert placed.plan(plan=saved).value == result.value
         ours, still = placed.run(result.plan, baselines=["none"], ended=ended.append)
     assert placed.problem.overlap is Overlap.BARRIER
+    assert placed.problem.duplex is Duplex.FULL
     predicted = 0.05 + max(23 * 0.04, 3 * 0.5)
     assert (result.value, ours.predicted_s) == pytest.approx((predicted, predicted))
     assert (ours.moved_samples, still.moved_samples) == (int(result.plan.count.sum()), 0)

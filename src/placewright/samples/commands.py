@@ -137,8 +137,7 @@ def run(
     from placewright.adapt.timeline import disturbances
     from placewright.planning.solving import refuse_beside_plan
     from placewright.samples.placed_samples import TIME_LIMIT_S, placed_job
-    from placewright.samples.problem import Batches, Overlap
-    from placewright.samples.run import BASELINES, known_baselines
+    from placewright.samples.run import BASELINES, EXECUTED, known_baselines
     from placewright.samples.run_pages import samples_run_page
     from placewright.samples.training.node_training import Recipe
     from placewright.samples.views import runs_json, runs_table
@@ -181,16 +180,9 @@ def run(
             result = placed.plan(
                 planner or AUTO, plan=plan, time_limit_s=limit_s, seed=seed, progress=meter
             ).demand_finished()
-        if problem.overlap is not Overlap.BARRIER:
-            console.note(
-                f"overlap {problem.overlap} of the file is planned and priced as A: real nodes "
-                "train when the last transfer has ended"
-            )
-        if problem.batches is not Batches.PROPORTIONAL:
-            console.note(
-                f"{problem.batches} batches of the file are planned and priced as proportional "
-                "ones: real nodes take their share of every step"
-            )
+        for key, (done, why) in EXECUTED.items():
+            if (asked := getattr(problem, key)) is not done:
+                console.note(f"{key} {asked} of the file is planned and priced as {done}: {why}")
         runs: list[SampleRun] = []
         partial = PartialRun(console, runs, lambda: f"{len(runs)} of {1 + len(baselines)} runs")
         with console.meter(f"running {problem.name}") as meter, partial:

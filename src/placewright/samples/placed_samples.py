@@ -241,8 +241,8 @@ class PlacedSamples:
     Attributes
     ----------
     problem
-        As nodes execute it: with overlap A, proportional batches and the recipe's epochs, and with
-        the measured speeds on a testbed.
+        As nodes execute it: with overlap A, proportional batches, full duplex and the recipe's
+        epochs, and with the measured speeds on a testbed.
     real
         Whether the nodes are those of a testbed.
     """

@@ -1,9 +1,9 @@
 """Execute a plan of wing 3 and its baselines: files move, nodes train; measured.
 
 Synchronous steps wait for all nodes, so that in a real run none trains before the last transfer
-has ended, whatever overlap the plan was made for, and each takes its share of every step. The
-prediction beside a measurement is therefore the judge's value for overlap A and proportional
-batches with queued ports.
+has ended, whatever overlap the plan was made for, each takes its share of every step, and a node
+receives while it sends. The prediction beside a measurement is therefore the judge's value for
+overlap A, proportional batches and full duplex with queued ports.
 
 `measure`: speeds of nodes and links before it, to take the place of those in the file. A node with
 a CPU quota that has waited for others starts its next step with time saved up. Steps are therefore
@@ -37,7 +37,7 @@ from placewright.samples.move import MoveResult, move
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.planners.simple import Proportional
-from placewright.samples.problem import Batches, Overlap, Ports, SampleProblem
+from placewright.samples.problem import Batches, Duplex, Overlap, Ports, SampleProblem
 from placewright.samples.training.job import SampleJob, write_batch
 from placewright.samples.training.node_training import NodeStepTimes, Recipe, steps_of
 from placewright.samples.training.sample_set import SampleSet
@@ -244,9 +244,17 @@ def _moves(problem: SampleProblem, name: str) -> SamplePlan:
     return Proportional()(problem, Context()) if name == "proportional" else nothing()
 
 
+EXECUTED: dict[str, tuple[Any, str]] = {
+    "overlap": (Overlap.BARRIER, "real nodes train when the last transfer has ended"),
+    "batches": (Batches.PROPORTIONAL, "real nodes take their share of every step"),
+    "duplex": (Duplex.FULL, "real nodes send and receive at the same time"),
+}
+"""What nodes do, and why, whatever the file asks for."""
+
+
 def executed(problem: SampleProblem) -> SampleProblem:
-    """The problem as nodes execute it, whatever overlap and batches its file asks for."""
-    return problem.replace(overlap=Overlap.BARRIER, batches=Batches.PROPORTIONAL)
+    """The problem as nodes execute it."""
+    return problem.replace(**{key: done for key, (done, _) in EXECUTED.items()})
 
 
 def predicted_s(problem: SampleProblem, plan: SamplePlan) -> float:
