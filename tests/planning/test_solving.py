@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
-import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,22 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from placewright.errors import InfeasibleError, InputError, MissingDependencyError
-from placewright.numerics.clocks import CompileClock
 from placewright.operators.conformance import tiny
 from placewright.operators.files import read_proposal
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.baselines import Metis
 from placewright.planning import portfolio
 from placewright.planning.candidates import Outcome, Status
-from placewright.planning.contract import Needs, Proposal, silent
-from placewright.planning.solving import (
-    compare,
-    judged_plan,
-    refuse_beside_plan,
-    run_portfolio,
-    solve,
-)
-from placewright.planning.wings import find_wing
+from placewright.planning.contract import Needs, Proposal
+from placewright.planning.solving import compare, judged_plan, refuse_beside_plan, solve
 from tests.cli.run_cli import run_cli
 
 if TYPE_CHECKING:
@@ -245,47 +234,3 @@ def test_an_objective_that_finds_every_plan_useless_is_named() -> None:
         with pytest.raises(InfeasibleError, match=r"no plan has a finite value.*heft") as error:
             solve(TWO, planner, objective=lambda judgement: math.inf)
         assert "objective" in error.value.hint
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """Plans when its neighbour does; ends by itself after a second or two, as it says."""
-
-    name: str
-    met: threading.Barrier
-    error: Exception | None = None
-
-    def unsupported_reason(self, problem: Any) -> None:
-        """There is none."""
-
-    def needs(self, problem: Any) -> Needs:
-        """Long enough to be begun before its turn."""
-        return Needs(seconds=1.0, ends=True)
-
-    def __call__(self, problem: Any, context: Any) -> OperatorPlan:
-        """One device for all."""
-        self.met.wait(30)
-        if self.error is not None:
-            raise self.error
-        return OperatorPlan([int(self.name)] * 3)
-
-
-def test_of_planners_that_end_by_themselves_two_plan_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Where there are two cores; each has its row in the order of their turns."""
-    clock, wing = CompileClock(lambda: None), find_wing("operators")
-
-    def outcomes(cores: set[int], parties: int) -> list[tuple[str, Outcome]]:
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
-        met = threading.Barrier(parties)
-        planners = [Meeting("1", met), Meeting("0", met, ValueError("no"))]
-        contest = portfolio.Portfolio(wing, TWO, clock, tolerant=True)
-        limits = portfolio.Limits(time.perf_counter(), 60.0, 0, bounds=False)
-        with pytest.warns(RuntimeWarning, match="planner '0' failed: ValueError: no"):
-            run_portfolio(contest, [(p.name, p) for p in planners], limits, silent, auto=True)
-        return [(c.planner, c.outcome) for c in contest.tried]
-
-    expected = [("1", Outcome.FITS), ("0", Outcome.FAILED)]
-    assert outcomes({0, 1}, 2) == expected
-    assert outcomes({0}, 1) == expected

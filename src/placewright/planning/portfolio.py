@@ -218,10 +218,9 @@ class Portfolio:
                 self.leave_out(name, Outcome.UNSUPPORTED, reason)
                 return False
             proposal = self._proposal(planner(self.problem, context), name)
-            waited_s = self._now_s() - began
-            took_s = max(waited_s, float(getattr(planner, "seconds", 0.0)))
+            took_s = self._now_s() - began
             judgement = self.judge(self.problem, proposal.plan)
-            self.judging_s = max(self.judging_s, self._now_s() - began - waited_s)
+            self.judging_s = max(self.judging_s, self._now_s() - began - took_s)
         except KeyboardInterrupt:
             why = "interrupted before it had a plan"
             self.leave_out(name, Outcome.INTERRUPTED, why, self._now_s() - began)

@@ -12,9 +12,6 @@ A plan from a file takes the place of a planner (`FixedPlan`), with the same jud
 from __future__ import annotations
 
 import math
-import os
-import resource
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +35,6 @@ from placewright.planning.contract import (
     Progress,
     Simplifier,
     TakesEveryProblem,
-    needs_of,
     on_request,
     proposal_of,
     silent,
@@ -256,7 +252,6 @@ def run_portfolio(
         refined = auto and limits.bounds
         kept_s = planning.refined_s(p.problem, limits.time_limit_s) if refined else 0.0
         limit_bytes = _memory_limit(alone=len(planners) == 1)
-        second = _SecondCore()
         for k, (name, planner) in enumerate(planners):
             report(progress, name, p, limits.start)
             # What is planned last must still be judged in time.
@@ -266,104 +261,31 @@ def run_portfolio(
                 limits.deadline_s(p.clock, 1 if auto else len(planners) - k, kept_s + judging_s),
                 p.judge,
                 _under_its_name(progress, name, p, limits.start),
-                bound=p.bound if auto else p.unproved,
+                bound=p.unproved,
                 measure=limits.measure,
                 objective=p.objective,
-                incumbent=p.best_plan if auto else p.given_plan,
             )
             needs = p.needs(planner, name)
             if needs is None:
                 continue
-            begun, end_s = second.take(name), context.deadline_s
+            end_s = context.deadline_s
             quick = auto and _is_quick(needs, limits.time_limit_s)
             if quick and p.overrun_s < _overrun_limit_s(limits.time_limit_s):
                 context = replace(context, deadline_s=max(end_s, time.perf_counter() + PAUSED_S))
             reason = _reason_to_skip(p, context, limits, auto)
-            if begun is None:
-                reason = reason or _too_much(p, needs, context, limit_bytes, auto)
-            if reason:
+            if reason := reason or _too_much(p, needs, context, limit_bytes, auto):
                 p.leave_out(name, Outcome.NOT_RUN, reason)
                 continue
-            if auto and needs.ends:
-                free_bytes = min(limit_bytes, MOST_BYTES - _used_bytes()) - needs.bytes
-                second.begin(planners[k + 1 : k + 2], p, context, free_bytes)
-            if p.run(begun or planner, context, name, end_s=end_s):
+            context = replace(context, incumbent=p.best_plan if auto else p.given_plan)
+            if auto:
+                context = replace(context, bound=p.bound)
+            if p.run(planner, context, name, end_s=end_s):
                 return True
-        _refine(p, limits, progress, kept_s, auto)
+        if limits.bounds and not p.closed:
+            _refine(p, limits, progress, kept_s, auto)
     except KeyboardInterrupt:
         return True
     return False
-
-
-AHEAD_S = 0.5
-"""What a planner takes at least that is begun before its turn."""
-
-
-class _SecondCore:
-    """Begins a planner while the one before it plans, in a thread.
-
-    Those that end by themselves and start from no plan: of a million operators on 24 devices, two
-    list schedules fit into ten seconds one after another, and three do so.
-    """
-
-    def __init__(self) -> None:
-        self._begun: _Begun | None = None
-
-    def begin(
-        self,
-        following: Sequence[tuple[str, Planner]],
-        p: Portfolio,
-        context: Context,
-        free_bytes: float,
-    ) -> None:
-        """Begin the planner that comes next, unless it must wait for its turn."""
-        if not following or len(os.sched_getaffinity(0)) < 2:
-            return
-        name, planner = following[0]
-        try:
-            needs = needs_of(planner, p.problem)
-            takes = planner.unsupported_reason(p.problem) is None
-        except Exception:  # said when it is its turn
-            return
-        fits = needs.bytes <= free_bytes and needs.seconds <= context.remaining_s() / 2
-        if takes and fits and needs.ends and needs.seconds >= AHEAD_S:
-            own = replace(context, incumbent=None, bound=p.unproved)
-            self._begun = _Begun(planner, name, p.problem, own)
-
-    def take(self, name: str) -> _Begun | None:
-        """The planner whose turn it is, if it was begun."""
-        begun, self._begun = self._begun, None
-        return begun if begun is not None and begun.name == name else None
-
-
-class _Begun(TakesEveryProblem):
-    """A planner that is planning in a thread.
-
-    `seconds`: it has taken.
-    """
-
-    def __init__(self, planner: Planner, name: str, problem: Any, context: Context) -> None:
-        self.name, self.seconds = name, 0.0
-        self._answer: Any = None
-        self._error: Exception | None = None
-        arguments = (planner, problem, context)
-        self._thread = threading.Thread(target=self._plan, args=arguments, daemon=True)
-        self._thread.start()
-
-    def _plan(self, planner: Planner, problem: Any, context: Context) -> None:
-        begin_s = time.perf_counter()
-        try:
-            self._answer = planner(problem, context)
-        except Exception as error:
-            self._error = error
-        self.seconds = time.perf_counter() - begin_s
-
-    def __call__(self, problem: Any, context: Context) -> Any:
-        """Its answer; raises `Exception`: its own."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._answer
 
 
 def _reason_to_skip(p: Portfolio, context: Context, limits: Limits, auto: bool) -> str:
@@ -414,11 +336,6 @@ def _memory_limit(*, alone: bool) -> float:
     return free if alone else min(MOST_BYTES, free)
 
 
-def _used_bytes() -> float:
-    """The most memory that this process has had so far."""
-    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
 def _too_much(p: Portfolio, needs: Needs, context: Context, limit_bytes: float, auto: bool) -> str:
     """Why a planner would need too much memory or, where there is a plan, too much time."""
     if needs.bytes > limit_bytes:
@@ -431,8 +348,6 @@ def _too_much(p: Portfolio, needs: Needs, context: Context, limit_bytes: float, 
 
 def _refine(p: Portfolio, limits: Limits, progress: Progress, kept_s: float, auto: bool) -> None:
     """Compute the bounds that take long, within what is left, or was kept for them."""
-    if p.closed or not limits.bounds:
-        return
     report(progress, "bounds", p, limits.start)
     deadline_s = limits.deadline_s(p.clock, 1)
     if kept_s:
