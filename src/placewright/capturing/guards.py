@@ -185,7 +185,7 @@ class Guards:
         """Whether every byte of parameters and buffers is as it was noted, if it was.
 
         Notices all that is written through ``.data`` or an array of NumPy, of which `unchanged`
-        sees a sample; in about a second per gigabyte.
+        sees a sample; it reads all of them, which takes up to a second per gigabyte.
         """
         return not self._sums or self._checksums() == self._sums
 

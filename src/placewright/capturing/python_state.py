@@ -188,14 +188,14 @@ class PythonState:
         """Put everything back; functions that were cached meanwhile forget what they have."""
         for container in self.containers:
             container.restore()
-        self._restore_tensors()
+        self._restore_data()
         for k, (function, misses) in enumerate(self.caches):
             if function.cache_info().misses != misses:
                 function.cache_clear()
                 self.caches[k] = function, 0
 
     def restore_changing(self, between: PythonState, is_temporary: Callable[[Any], bool]) -> None:
-        """Put back what has changed until `between` and again since then, and plain tensors.
+        """Put back what has changed until `between` and again since then, plain tensors and arrays.
 
         What has changed only until then is a cache, and stays as it was there, but for temporary
         values.
@@ -210,9 +210,9 @@ class PythonState:
                     if (box.place, key) in again or is_temporary(box.value_of(key))
                 ]
             )
-        self._restore_tensors()
+        self._restore_data()
 
-    def _restore_tensors(self) -> None:
+    def _restore_data(self) -> None:
         for tensor, version, content in self.tensors:
             if tensor._version != version and content is not None:
                 with torch.no_grad():

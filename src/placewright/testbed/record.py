@@ -338,7 +338,7 @@ def owner_events(folder: Path) -> Iterator[tuple[int, ...]]:
     while (record := still_needed(folder)) is not None:
         # Without an end to wait for, all owners are gone: the next turn of the loop removes the
         # testbed.
-        ends = [file for owner in record.owners if (file := _end_of(owner)) is not None]
+        ends = _ends_of(record)
         if ends or not record.owners:
             yield (changes, *ends)
         for file in ends:
@@ -354,7 +354,7 @@ def watch_making(folder: Path) -> None:
     From then on the emulator does.
     """
     while (record := still_needed(folder)) is not None and not emulator_pid(record):
-        ends = [file for owner in record.owners if (file := _end_of(owner)) is not None]
+        ends = _ends_of(record)
         select.select(ends, [], [], _LOOK_S)
         for file in ends:
             os.close(file)
@@ -368,6 +368,11 @@ def _open_pipe(pipe: Path) -> int:
     with suppress(FileExistsError):
         os.mkfifo(pipe, 0o600)  # other users could read its messages away
     return os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+
+
+def _ends_of(record: Record) -> list[int]:
+    """Files, each of which becomes readable when an owner ends; of those that run."""
+    return [file for owner in record.owners if (file := _end_of(owner)) is not None]
 
 
 def _end_of(owner: Process) -> int | None:
