@@ -22,7 +22,14 @@ from placewright.requests.serving.accuracy import (
     state_accuracies,
 )
 from placewright.requests.serving.digits import digits, held_out
-from placewright.requests.serving.families import Variant, make_family, read_family
+from placewright.requests.serving.families import (
+    FamilyLayout,
+    Variant,
+    make_family,
+    read_family,
+)
+from placewright.requests.serving.models import factory_model
+from placewright.requests.serving.tensors import TensorSpec
 
 FILE = """\
 # ours
@@ -90,6 +97,30 @@ def test_labels_are_classes_numbers_or_the_same_values(tmp_path: Path) -> None:
     near = SCORES + np.array([[0.1], [0.1], [0.3], [-0.1]], np.float32)
     assert right(tmp_path, Measure(tolerance=0.2), x=SCORES, labels=near)[0] == 3
     assert right(tmp_path, x=SCORES, labels=np.array([-1, 3, 9, 2])) == [0, 0]
+    logs = np.array([[-np.inf, 0, -1], [np.inf, np.inf, 1], [np.nan, 1, 0]], np.float32)
+    assert right(tmp_path, x=logs, labels=np.array([1, 0, 1])) == [2, 0]
+    assert right(tmp_path, x=logs, labels=np.array([0, 2, 0])) == [0, 2]
+
+
+def test_models_compute_rows_as_on_servers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They change their inputs, end Python, and print, and none of that reaches others."""
+    rows = np.array([[3, 1, 2, 0], [11, 0, 1, 2]], np.float32)
+    names = ["in_place", "exits_for_some", "prints"]
+    family = make_family(
+        "own",
+        [
+            Variant(n, 0.5, factory_model(f"tests.requests.serving.factories:{n}").data, "factory")
+            for n in names
+        ],
+        FamilyLayout(
+            inputs=(TensorSpec("x", "FP32", (-1, 4)),), outputs=(TensorSpec("y", "FP32", (-1, 4)),)
+        ),
+    )
+    found = evaluate(family, read_rows(saved(tmp_path, x=rows, labels=[0, 0]), family))
+    assert [(each.right, each.failed) for each in found] == [(0, 0), (1, 1), (2, 0)]
+    assert "computed" not in capsys.readouterr().out
 
 
 def test_texts_are_compared_as_they_are(tmp_path: Path) -> None:
@@ -111,6 +142,7 @@ def test_texts_are_compared_as_they_are(tmp_path: Path) -> None:
         ({"x": SCORES[:0], "labels": []}, "or none"),
         ({"x": [["a"] * 3], "labels": [0]}, "another datatype"),
         ({"x": SCORES.astype(complex), "labels": [0] * 4}, "another datatype"),
+        ({"x": SCORES.astype(float) * 1e39, "labels": [0] * 4}, "another datatype"),
         ({"x": SCORES, "labels": ["a"] * 4}, "cannot be compared.*labels are <U1"),
         ({"x": SCORES[:, :2], "labels": [0] * 4}, "computes none of the rows"),
         ({"x": np.array([{}]), "labels": [0]}, "no file of arrays"),

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -158,7 +160,9 @@ def _of_kind(value: Array, spec: TensorSpec, where: str) -> Array:
     with np.errstate(all="ignore"):
         made = value.astype(spec.dtype) if value.dtype.kind in "biuf" else value
     fits = made.dtype == spec.dtype and (
-        value.dtype.kind == "f" or np.array_equal(made.astype(value.dtype), value)
+        np.array_equal(np.isfinite(made), np.isfinite(value))
+        if value.dtype.kind == "f"
+        else np.array_equal(made.astype(value.dtype), value)
     )
     if not fits or (value.dtype.kind == "f" and spec.dtype.kind != "f"):
         raise InputError(
@@ -190,8 +194,11 @@ def evaluate(
     right = _comparison(spec, labels, measure)
     found: list[VariantAccuracy] = []
     try:
-        # One by one: those before an interrupt are kept.
-        found.extend(_evaluated(family, each, data, spec, right, note) for each in family.variants)
+        with redirect_stdout(sys.stderr):  # whatever models print
+            # One by one: those before an interrupt are kept.
+            found.extend(
+                _evaluated(family, each, data, spec, right, note) for each in family.variants
+            )
     except KeyboardInterrupt:
         if not found:
             raise
@@ -234,11 +241,15 @@ def _answers(family: Family, variant: Variant, rows: Sequence[Row]) -> Iterator[
             sizes = family.sizes_of(row)
             own = replace(family, bucket=family.bucket_of(sizes))
             given = own.padded(row) if own.layout.pads else row
-            outputs = [np.asarray(x) for x in model.run(None, own.stacked([given]))]
+            # In memory of its own: a model may change it, and others get these rows, too.
+            inputs = {name: value.copy() for name, value in own.stacked([given]).items()}
+            outputs = [np.asarray(x) for x in model.run(None, inputs)]
         except Refusal as refusal:
             yield refusal.reason
             continue
-        except Exception as error:  # whatever a model raises
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever a model raises, `sys.exit` too
             yield reason(error)
             continue
         if wrong := own.wrong_outputs(outputs, 1):
@@ -296,7 +307,7 @@ def _comparison(spec: TensorSpec, labels: Array, measure: Measure) -> Callable[[
 
         def among(output: Array, label: Any) -> bool:
             scores = output.reshape(-1)
-            if not 0 <= int(label) < len(scores) or not np.isfinite(scores).all():
+            if not 0 <= int(label) < len(scores) or np.isnan(scores).any():
                 return False
             # Of equal scores the first one is the answer, as argmax says.
             ahead = scores > scores[int(label)]
