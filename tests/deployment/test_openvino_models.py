@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
+from onnx import helper
 
 from placewright.capturing.files.model_file import ModelFile
 from placewright.cluster.cluster import Cluster, Device
@@ -30,7 +31,7 @@ from placewright.operators.run import best_single
 from placewright.planning.result import Result
 from placewright.planning.solving import judged_plan, solve
 from placewright.runtime.model_files import hetero
-from tests.capturing.files.models import branching
+from tests.capturing.files.models import branching, save, weight
 from tests.cli.run_cli import run_cli
 
 EXACT = Cluster((Device("AUTO", precision="f32", cores=2), Device("CPU", precision="f32")))
@@ -157,6 +158,21 @@ def test_the_plan_is_in_the_ir_and_loads_in_plain_openvino(file: ModelFile, tmp_
     inputs = file.random_inputs(3)
     made, wanted = compiled([inputs["x"]])[0], unplaced_outputs(file, inputs)["output0"]
     np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-5)
+
+
+def test_outputs_that_no_operator_makes_are_exported(tmp_path: Path) -> None:
+    """A constant and an input are where the first operator is."""
+    names = {"x": [2, 4], "y": [2, 4], "w": [2, 4]}
+    path = save(
+        tmp_path / "m.onnx",
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        [weight("w", 2, 4)],
+        {"x": names["x"]},
+        names,
+    )
+    load = workload(capture_model_file(f"openvino:{path}"))
+    check = load.export(placed_at_random(load, 0), tmp_path / "placed")[1]
+    assert (check.passed, check.compared["output"]) == (True, 3)
 
 
 INTERRUPTED = """

@@ -134,33 +134,29 @@ def _compiled(core: Any, model: Any, name: str, properties: Mapping[str, Any], w
 
 
 def affinities(model: Any, device: Mapping[str, str]) -> dict[str, str]:
-    """Device by friendly name of every node: constants and inputs follow their readers."""
-    found = dict(device)
+    """Device by friendly name of every node.
+
+    Constants and inputs follow their readers, the first operator where results alone read them;
+    results are where they are made.
+    """
+    found, results = dict(device), {}
+    first = next(iter(device.values()))
     for node in reversed(model.get_ordered_ops()):  # readers before what they read
         name = node.get_friendly_name()
-        if name not in found and node.get_type_name() == "Result":
-            source = node.input_value(0).get_node().get_friendly_name()
-            if source in device:
-                found[name] = device[source]
+        if node.get_type_name() == "Result":
+            results[name] = node.input_value(0).get_node().get_friendly_name()
         elif name not in found:
             targets = [t for port in node.outputs() for t in port.get_target_inputs()]
             readers = [t.get_node().get_friendly_name() for t in targets]
-            found[name] = next((found[r] for r in readers if r in found), "")
-    first = next(iter(device.values()))
-    return {name: where or first for name, where in found.items()}
+            found[name] = next((found[r] for r in readers if r in found), first)
+    return found | {name: found[source] for name, source in results.items()}
 
 
 def set_affinities(model: Any, device: Mapping[str, str]) -> None:
     """Write ``rt_info["affinity"]`` of every node."""
     every = affinities(model, device)
     for node in model.get_ordered_ops():
-        name = node.get_friendly_name()
-        source = "" if node.get_type_name() != "Result" else _producer(node)
-        node.rt_info["affinity"] = every.get(name) or every[source]
-
-
-def _producer(node: Any) -> str:
-    return str(node.input_value(0).get_node().get_friendly_name())
+        node.rt_info["affinity"] = every[node.get_friendly_name()]
 
 
 class HeteroModel:
