@@ -27,22 +27,23 @@ def test_shares_are_of_all_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "moved", "named"),
+    ("kind", "moved", "named", "advice"),
     [
-        ("aten.odd.default", 1000, True),
-        ("aten.odd.default", 5, False),
-        ("mine.scan.default", 5, True),
+        ("aten.odd.default", 1000, True, "register_flop_formula"),
+        ("aten.odd.default", 5, False, ""),
+        ("mine.scan.default", 5, True, "register_flop_formula"),
+        ("onnx.acme.Scan", 5, True, "--table"),
     ],
 )
-def test_they_are_named_where_it_matters(kind: str, moved: float, named: bool) -> None:
-    """PyTorch's from 0.1 % of the bytes on, anybody else's always."""
+def test_they_are_named_where_it_matters(kind: str, moved: float, named: bool, advice: str) -> None:
+    """PyTorch's from 0.1 % of the bytes on, anybody else's always, with what can be done."""
     captured = graph(Operator("odd", kind, 0, moved, uncounted=True))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         profile(captured, GPUS)
     found = [str(w.message) for w in caught if w.category is UncountedWarning]
     assert len(found) == named
-    assert all(kind in text and "On g " in text for text in found)
+    assert all(kind in text and "On g " in text and advice in text for text in found)
 
 
 def test_no_warning_where_nothing_is_computed() -> None:

@@ -160,11 +160,14 @@ def warn_of_uncounted(graph: Graph, computed: Sequence[Device]) -> None:
     count = Counter(op.kind for op in graph.operators)
     listed = ", ".join(f"{kind} ({count[kind]}x, {100 * shares[kind]:.2g} %)" for kind in named)
     where = ", ".join(device.name for device in computed[:3]) + (", ..." if computed[3:] else "")
+    advice = "profile on a machine that has the device and keep it with --table"
+    if not any(kind.startswith(("onnx.", "openvino.", "tensorflow.")) for kind in named):
+        formula = "torch.utils.flop_counter.register_flop_formula"
+        advice = f"give them a formula by {formula} before the model is captured"
     warnings.warn(
         f"{graph.name}: no formula for what these operators compute (in brackets: how many, and "
         f"their share of the bytes that all operators move): {listed}. On {where} their costs "
-        "count bytes alone; give them a formula by torch.utils.flop_counter.register_flop_formula "
-        "before the model is captured",
+        f"count bytes alone; {advice}",
         UncountedWarning,
         stacklevel=3,
     )

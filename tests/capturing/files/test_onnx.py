@@ -13,7 +13,7 @@ from placewright.capturing.files.model_file import (
     reader_groups,
     refuse_external_data,
 )
-from placewright.capturing.files.onnx_graph import capture_onnx
+from placewright.capturing.files.onnx_graph import PRODUCTS, capture_onnx
 from placewright.capturing.flops import TRANSCENDENTAL
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from tests.capturing.files.models import branching, save, weight
@@ -199,3 +199,42 @@ def test_an_operator_of_another_domain_may_have_fewer_inputs(
     ]
     path = save(tmp_path / "m.onnx", nodes, [], {"x": [4]}, {"y": [4], "z": [4]})
     assert "onnx.Relu" in [o.kind for o in capture_onnx(path).graph.operators]
+
+
+SCALE: tuple[int, ...] = ()
+HEADS = {"q_num_heads": 4, "kv_num_heads": 2}
+PRODUCT_SHAPES: list[tuple[str, list[tuple[int, ...]], tuple[int, ...], dict[str, int], float]] = [
+    (
+        "QLinearConv",
+        [(2, 3, 8, 8), SCALE, SCALE, (4, 3, 3, 3), SCALE, SCALE, SCALE, SCALE],
+        (2, 4, 6, 6),
+        {},
+        2 * (2 * 4 * 6 * 6) * 27,
+    ),
+    ("QLinearMatMul", [(6, 8), SCALE, SCALE, (8, 5)], (6, 5), {}, 2 * (6 * 5) * 8),
+    ("Attention", [(1, 4, 3, 8), (1, 2, 5, 8), (1, 2, 5, 6)], (1, 4, 3, 6), {}, 2 * 60 * (8 + 6)),
+    ("Attention", [(1, 3, 32), (1, 5, 16), (1, 5, 12)], (1, 3, 24), HEADS, 2 * 60 * (8 + 6)),
+    (
+        "Attention",  # no mask; 7 keys and values of before
+        [(1, 4, 3, 8), (1, 2, 5, 8), (1, 2, 5, 6), (), (1, 2, 7, 8), (1, 2, 7, 6)],
+        (1, 4, 3, 6),
+        {},
+        2 * (4 * 3 * 12) * (8 + 6),
+    ),
+]
+
+
+@pytest.mark.parametrize(("op", "given", "made", "attributes", "flops"), PRODUCT_SHAPES)
+def test_products_count_whatever_stands_between_their_matrices(
+    op: str,
+    given: list[tuple[int, ...]],
+    made: tuple[int, ...],
+    attributes: dict[str, int],
+    flops: float,
+) -> None:
+    """Scales and zero points; heads beside each other, shared by queries, and past ones."""
+    left_out = 3 if op == "Attention" else -1
+    node = helper.make_node(op, [f"v{k}" * (k != left_out) for k in range(len(given))], ["y"])
+    node.attribute.extend(helper.make_attribute(*item) for item in attributes.items())
+    there = [shape for k, shape in enumerate(given) if k != left_out]
+    assert PRODUCTS[op](node, there, made) == flops

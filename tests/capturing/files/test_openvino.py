@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
+from onnx import helper
 from openvino import opset13 as ops
 from torch import Tensor, nn, ones
 
+from placewright.capturing.files.onnx_graph import capture_onnx
 from placewright.capturing.files.openvino_graph import capture_openvino, graph_of
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
-from tests.capturing.files.models import branching
+from tests.capturing.files.models import branching, save, weight
 
 
 def make_mlp() -> tuple[nn.Module, tuple[Tensor]]:
@@ -38,6 +40,18 @@ def test_ir_and_onnx_of_one_model_become_alike_graphs(tmp_path: Path) -> None:
     assert [op.flops for op in convolutions] == [2 * 512 * 27, 2 * 512 * 36, 2 * 512 * 36]
     assert sum(op.resident_bytes for op in convolutions) == 4 * (4 * 27 + 2 * 4 * 36)
     assert not any("Const" in op.kind or "Result" in op.kind for op in from_ir.operators)
+
+
+@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_recurrent_layers_count_as_in_onnx(tmp_path: Path, kind: str, gates: int) -> None:
+    """Each step multiplies by every weight once."""
+    weights = [weight("w", 1, gates * 3, 4), weight("r", 1, gates * 3, 3)]
+    nodes = [helper.make_node(kind, ["x", "w", "r"], ["y"], hidden_size=3)]
+    path = save(tmp_path / "m.onnx", nodes, weights, {"x": [5, 2, 4]}, {"y": [5, 1, 2, 3]})
+    wanted = 2 * (5 * 2) * gates * 3 * (4 + 3)
+    for graph in (capture_onnx(path).graph, capture_openvino(f"openvino:{path}").graph):
+        assert graph.flops == wanted
+        assert not any(op.uncounted for op in graph.operators)
 
 
 def test_a_pytorch_model_is_converted() -> None:

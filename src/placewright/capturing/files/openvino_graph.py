@@ -22,7 +22,7 @@ from placewright.capturing.files.model_file import (
     module_of,
     reader_groups,
 )
-from placewright.capturing.flops import Shape, attention, einsum, work_of_kind
+from placewright.capturing.flops import Shape, attention, einsum, recurrent, work_of_kind
 from placewright.capturing.tensorflow.model import is_tensorflow
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from placewright.graph.graph import DTYPES, Graph, Operator, Tensor, TensorSpec
@@ -408,6 +408,11 @@ def _transposed_groups(attributes: Mapping[str, Any], given: Sequence[Shape], ma
     return 2.0 * prod(given[0]) * prod(given[1][2:])
 
 
+def _recurrent(attributes: Mapping[str, Any], given: Sequence[Shape], made: Shape) -> float:
+    """The steps come first; last W, R and B."""
+    return recurrent(given[0], prod(given[-3]) + prod(given[-2]))
+
+
 PRODUCTS: Mapping[str, Callable[[Mapping[str, Any], Sequence[Shape], Shape], float]] = {
     "MatMul": _matrices,
     "Convolution": _convolution,
@@ -415,6 +420,11 @@ PRODUCTS: Mapping[str, Callable[[Mapping[str, Any], Sequence[Shape], Shape], flo
     "ConvolutionBackpropData": _transposed,
     "GroupConvolutionBackpropData": _transposed_groups,
     "ScaledDotProductAttention": lambda attributes, given, made: attention(*given[:3]),
+    **{
+        f"{cell}{form}": _recurrent
+        for cell in ("LSTM", "GRU", "RNN")
+        for form in ("Cell", "Sequence")
+    },
     "Einsum": lambda attributes, given, made: einsum(attributes["equation"], given),
 }
 """FLOPs of operators that are products: attributes, shapes of inputs and of the first output."""
