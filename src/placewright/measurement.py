@@ -234,8 +234,11 @@ def distance(made: Array | None, wanted: Array) -> tuple[float, float]:
     """Largest absolute difference, and the largest finite magnitude of `wanted`.
 
     The difference is ``inf`` where `made` is missing, of another shape or type, or not finite in
-    another way. What is not finite has no magnitude that a tolerance could be a share of.
+    another way. What is not finite has no magnitude that a tolerance could be a share of. Texts
+    are equal, or infinitely far apart.
     """
+    if wanted.dtype.kind in "OSU":
+        return 0.0 if made is not None and np.array_equal(made, wanted) else math.inf, 0.0
     kind = np.complex128 if np.iscomplexobj(wanted) else np.float64
     b = wanted.astype(kind)
     largest = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))

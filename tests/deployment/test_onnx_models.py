@@ -121,6 +121,60 @@ def test_outputs_that_no_operator_makes_are_given(tmp_path: Path) -> None:
     assert load.export(scattered(load), tmp_path / "written")[1].max_abs_error == 0.0
 
 
+FLOAT, WORDS = onnx.TensorProto.FLOAT, onnx.TensorProto.STRING
+QUARTER = onnx.numpy_helper.from_array(np.float32(0.25), "quarter")
+LEVELS = helper.make_tensor("w", onnx.TensorProto.INT4, [64, 64], list(range(-8, 8)) * 256)
+CHANCES = onnx.numpy_helper.from_array(np.full(64, 0.5, "f"), "chances")
+TRAINS = onnx.numpy_helper.from_array(np.array(True), "trains")
+TAIL = onnx.numpy_helper.from_array(np.array(["é"], dtype=object), "tail")
+ODD: dict[str, tuple[list[onnx.NodeProto], list[onnx.TensorProto], int]] = {
+    "bernoulli of constants": (
+        [helper.make_node("Bernoulli", ["chances"], ["drawn"])],
+        [CHANCES],
+        FLOAT,
+    ),
+    "dropout of constants": (
+        [helper.make_node("Dropout", ["chances", "quarter", "trains"], ["drawn"])],
+        [CHANCES, QUARTER, TRAINS],
+        FLOAT,
+    ),
+    "weights of 4 bits": (
+        [
+            helper.make_node("DequantizeLinear", ["w", "quarter"], ["weight"]),
+            helper.make_node("MatMul", ["x", "weight"], ["h"]),
+            helper.make_node("MatMul", ["h", "weight"], ["y"]),
+        ],
+        [LEVELS, QUARTER],
+        FLOAT,
+    ),
+    "texts": (
+        [
+            helper.make_node("StringConcat", ["x", "tail"], ["h"]),
+            helper.make_node("StringConcat", ["h", "tail"], ["y"]),
+        ],
+        [TAIL],
+        WORDS,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_parts_compute_what_the_whole_model_does(tmp_path: Path, kind: str) -> None:
+    """Random numbers are drawn once, rounding differs by a step, texts are equal."""
+    nodes, held, elements = ODD[kind]
+    if nodes[0].output[0] == "drawn":  # y is x, whatever was drawn
+        ends = [helper.make_node(op, ["x", "drawn"], [op.lower()]) for op in ("Add", "Sub")]
+        nodes = [*nodes, *ends, helper.make_node("Sum", ["add", "sub"], ["y"])]
+    info = [helper.make_tensor_value_info(name, elements, [2, 64]) for name in ("x", "y")]
+    load = workload(
+        written(tmp_path / "odd.onnx", helper.make_graph(nodes, "odd", info[:1], info[1:], held))
+    )
+    checked = load.measure(scattered(load), steps=1, warmup=0, check=True).check
+    assert checked is not None
+    assert checked.passed, checked
+    assert (checked.max_abs_error > 1e-5) == (kind == "weights of 4 bits")
+
+
 def test_a_scattered_model_gives_the_outputs_of_the_whole_one(file: ModelFile) -> None:
     """A scattered model gives the outputs of the whole one."""
     load = workload(file)

@@ -58,8 +58,8 @@ ROUNDED = Tolerance(
 )
 PRECISE = ("", "f32")
 
-QUANTIZE = ("QuantizeLinear", "FakeQuantize")
-"""Ends of the kinds of operators that round to integers of 8 bits."""
+QUANTIZE = ("QuantizeLinear", "DequantizeLinear", "FakeQuantize")
+"""Kinds of operators of models that compute in integers of 8 bits, and of 4 in their weights."""
 QUANTIZED = Tolerance(
     relative=0.05,
     reason="a value between two integers of 8 bits may be rounded to either in parts of a model",
@@ -210,7 +210,12 @@ class FileWorkload:
         if any(device.precision not in PRECISE for device in self.cluster.devices):
             return ROUNDED
         graph = self.file.graph
-        if any(operator.kind.endswith(QUANTIZE) for operator in graph.operators):
+        nodes = self.file.model.graph.node if self.file.runtime == "onnxruntime" else ()
+        kinds = {
+            *(op.kind.rpartition(".")[2] for op in graph.operators),
+            *(n.op_type for n in nodes),
+        }
+        if not kinds.isdisjoint(QUANTIZE):
             return QUANTIZED
         if coarsest(graph) <= ROUNDOFF["float32"]:
             return EXACT

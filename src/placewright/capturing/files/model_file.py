@@ -64,7 +64,7 @@ class ModelFile:
     constants: frozenset[str] = field(default_factory=frozenset)
 
     def random_inputs(self, seed: int = 0) -> Mapping[str, Array]:
-        """Inputs drawn from `seed`: normal numbers, and zeros and ones for integers."""
+        """Inputs drawn from `seed`: normal numbers; zeros and ones for integers and as texts."""
         return {spec.name: _drawn(spec, np.random.default_rng([seed, k])) for k, spec in self._each}
 
     @property
@@ -73,8 +73,9 @@ class ModelFile:
 
 
 def _drawn(spec: InputSpec, rng: np.random.Generator) -> Array:
-    if spec.dtype.kind in "iub":
-        return rng.integers(0, 2, spec.shape).astype(spec.dtype)
+    if spec.dtype.kind in "iubO":
+        drawn = rng.integers(0, 2, spec.shape)
+        return (drawn.astype(str) if spec.dtype.kind == "O" else drawn).astype(spec.dtype)
     return rng.normal(size=spec.shape).astype(spec.dtype)
 
 

@@ -21,7 +21,7 @@ from placewright.capturing.files.model_file import (
     module_of,
     reader_groups,
 )
-from placewright.capturing.flops import einsum, recurrent, work_of_kind
+from placewright.capturing.flops import attention, einsum, recurrent, work_of_kind
 from placewright.capturing.nested_functions import refuse_expansion_of_onnx
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from placewright.graph.graph import DTYPES, Graph, Operator, Tensor, TensorSpec
@@ -86,7 +86,7 @@ class _Values:
         found = set()
         for node in graph.node:
             if all(not name or name in self.weights for name in node.input):
-                if node.op_type.startswith("Random") or node.op_type == "Multinomial":
+                if _draws(node):  # a copy in every part would draw other numbers
                     continue
                 found.add(node.name)
                 for name in filter(None, node.output):
@@ -112,6 +112,13 @@ class _Values:
     def input_spec(self, value: Any) -> InputSpec:
         shape, dtype = self.types[value.name]
         return InputSpec(value.name, shape, dtype)
+
+
+def _draws(node: Any) -> bool:
+    """Whether a node draws random numbers: ``Dropout`` does where it may be told to train."""
+    if node.op_type == "Dropout":
+        return len(node.input) > 2
+    return node.op_type in ("Bernoulli", "Multinomial") or node.op_type.startswith("Random")
 
 
 def _dtype(elem_type: int, name: str) -> np.dtype[Any]:
@@ -187,6 +194,11 @@ def _convolution(node: Any, given: Shapes, made: tuple[int, ...]) -> float:
     return 2.0 * prod(made) * prod(given[1][1:])
 
 
+def _quantised(node: Any, given: Shapes, made: tuple[int, ...]) -> float:
+    """The same; scale and zero point of the input come before the filters."""
+    return 2.0 * prod(made) * prod(given[3][1:])
+
+
 def _transposed(node: Any, given: Shapes, made: tuple[int, ...]) -> float:
     """A product with a filter for every element of the input."""
     return 2.0 * prod(given[0]) * prod(given[1][1:])
@@ -197,14 +209,28 @@ def _recurrent(node: Any, given: Shapes, made: tuple[int, ...]) -> float:
     return recurrent(given[0], prod(given[1]) + prod(given[2]))
 
 
+def _attention(node: Any, given: Shapes, made: tuple[int, ...]) -> float:
+    """Queries, keys and values have an axis of heads, or heads side by side in the last."""
+    query, key, value = given[:3]
+    if len(query) == 3:
+        heads, own = _attribute(node, "q_num_heads", 1), _attribute(node, "kv_num_heads", 1)
+        query, key = (query[0], heads, query[1], query[2] // heads), (key[1], key[2] // own)
+        value = (value[2] // own,)
+    past = sum(map(bool, node.input[:4])) if any(node.input[4:5]) else None
+    keys = key[-2] + (0 if past is None else given[past][-2])
+    return attention(query, (keys, key[-1]), value)
+
+
 def _einsum(node: Any, given: Shapes, made: tuple[int, ...]) -> float:
     return einsum(_attribute(node, "equation", b"").decode(), given)
 
 
 PRODUCTS: Mapping[str, Callable[[Any, Shapes, tuple[int, ...]], float]] = {
-    **dict.fromkeys(("MatMul", "MatMulInteger", "Gemm"), _matrices),
+    **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul", "Gemm"), _matrices),
     **dict.fromkeys(("Conv", "ConvInteger"), _convolution),
+    "QLinearConv": _quantised,
     "ConvTranspose": _transposed,
+    "Attention": _attention,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
     "Einsum": _einsum,
 }
