@@ -157,7 +157,8 @@ placeholderwithdefault preventgradient print printv2 rank readvalue readvariable
 resourcegather resourcescatterupdate reverse reversesequence reversev2 scatterelements
 scatterelementsupdate scatternd scatterndupdate scatterupdate shape shapen shapeof size snapshot
 spacetodepth splitv splittosequence squeeze stopgradient stridedslice stridedslicegrad
-stringconcat stringjoin stringsplit tile transpose trilu unpack unsqueeze variableshape variadicsplit zeroslike
+stringconcat stringjoin stringsplit tile transpose trilu unpack unsqueeze variableshape
+variadicsplit zeroslike
 """
 _ELSEWHERE_SIMPLE = """
 abs add addn addv2 and assignadd assignaddvariableop assignsub assignsubvariableop biasadd
