@@ -26,6 +26,7 @@ from placewright.requests.serving.server import Running, ServingOptions, serve
 from tests.requests.serving.models import family
 
 client = pytest.importorskip("tritonclient.grpc")
+grpc = pytest.importorskip("grpc")
 HEADERS = {"authorization": "Bearer a-token-of-clients"}
 
 
@@ -131,7 +132,7 @@ def test_the_timeout_of_a_client_is_its_deadline(triton: Any) -> None:
 
 
 def test_values_may_stand_in_typed_lists(triton: Any) -> None:
-    """As the protocol has them beside raw ones."""
+    """As the protocol has them in place of raw ones, each datatype in its own."""
     pb = client.service_pb2
     tensor = pb.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[1, 4])
     tensor.contents.fp32_contents.extend([1, 2, 3, 4])
@@ -139,6 +140,13 @@ def test_values_may_stand_in_typed_lists(triton: Any) -> None:
     metadata = tuple(HEADERS.items())
     answer = triton._client_stub.ModelInfer(request, metadata=metadata)
     assert np.frombuffer(answer.raw_output_contents[0], np.float32).tolist() == [2, 4, 6, 8]
+    request.raw_input_contents.append(np.ones(4, np.float32).tobytes())
+    with pytest.raises(grpc.RpcError, match="'x' has contents beside raw_input_contents"):
+        triton._client_stub.ModelInfer(request, metadata=metadata)
+    del request.raw_input_contents[:]
+    request.inputs[0].contents.int_contents.extend([5, 6, 7, 8])
+    with pytest.raises(grpc.RpcError, match="'x' has int_contents, FP32 is in fp32_contents"):
+        triton._client_stub.ModelInfer(request, metadata=metadata)
 
 
 @pytest.mark.parametrize(

@@ -359,6 +359,8 @@ def _http_body(request: Any) -> tuple[bytes, int]:
     raw = list(request.raw_input_contents)
     if raw and len(raw) != len(request.inputs):
         raise Refusal(400, f"{len(raw)} raw_input_contents for {len(request.inputs)} inputs")
+    if both := [each.name for each in request.inputs if raw and each.contents.ListFields()]:
+        raise Refusal(400, f"input {both[0]!r} has contents beside raw_input_contents: give one")
     parameters = {key: _value(each) for key, each in request.parameters.items()}
     binary = raw or [_raw(each) for each in request.inputs]
     head: dict[str, Any] = {
@@ -400,6 +402,9 @@ def _raw(tensor: Any) -> bytes:
     name = _CONTENTS.get(tensor.datatype)
     if name is None:
         raise Refusal(400, f"input {tensor.name!r}: {tensor.datatype:.20} has raw contents only")
+    if others := [field.name for field, _ in tensor.contents.ListFields() if field.name != name]:
+        why = f"input {tensor.name!r} has {others[0]}, {tensor.datatype} is in {name}"
+        raise Refusal(400, why)
     values = list(getattr(tensor.contents, name))
     if tensor.datatype == "BYTES":
         return b"".join(len(text).to_bytes(4, "little") + text for text in values)
