@@ -10,15 +10,21 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from placewright.requests.planners import named_policy
+from placewright.requests.policy import Decision, Policy
+from placewright.requests.queue import Queue, Servers
+from placewright.requests.service import Service
 from placewright.requests.serving.families import Family, read_family
-from placewright.requests.serving.server import Running, ServingOptions, serve
+from placewright.requests.serving.server import PlannedPolicy, Running, ServingOptions, serve
 from tests.requests.serving.models import scaled
 from tests.requests.serving.test_server import body, call, infer, until
 
@@ -173,6 +179,49 @@ def test_a_model_is_replaced_under_load(tmp_path: Path) -> None:
         "triple/small",
         "triple/large",
     }
+
+
+@dataclass(frozen=True)
+class LastRowWaits:
+    """A policy that starts no last row before it `may`."""
+
+    may: threading.Event
+
+    def start(self, service: Service) -> Policy:
+        """A policy object."""
+        policy = PlannedPolicy(named_policy("edf-fastest")).start(service)
+        decide = policy.decide
+
+        def held(now_s: float, queue: Queue, servers: Servers) -> Decision:
+            waits = queue.count == 1 and not self.may.is_set()
+            return Decision(wake_s=now_s + 0.01) if waits else decide(now_s, queue, servers)
+
+        policy.decide = held  # type: ignore[method-assign]
+        return policy
+
+
+def test_rows_of_a_request_are_answered_by_one_model(tmp_path: Path) -> None:
+    """Also those that were computed before it came, and beside variants of administrators."""
+    may = threading.Event()
+    options = ServingOptions(policy=LastRowWaits(may), port=0, most_batch=1)
+    with (
+        serve(two_models(tmp_path), {"a": 1.0}, options) as running,
+        ThreadPoolExecutor() as pool,
+    ):
+        found = pool.submit(infer, running, body(60_000, rows=2))
+        until(lambda: running.dispatcher.fleet.slots[0].served == 1)
+        write_model(tmp_path, "double", 5)
+        assert call(running, "POST", f"{REPOSITORY}/double/load")[0] == 200
+        may.set()
+        status, _, answer = found.result()
+        assert (status, set(np.array(answer["outputs"][0]["data"]) / ([1, 2, 3, 4] * 2))) == (
+            200,
+            {5},
+        )
+        assert answer["parameters"]["attempts"] == 2
+        path = "/admin/models/double/variants/new?accuracy=0.95"
+        assert call(running, "PUT", path, scaled(6))[0] == 200
+        assert infer(running, body(60_000, rows=20))[0] == 200
 
 
 def test_models_go_and_come_back_over_grpc(running: Running, folder: Path) -> None:

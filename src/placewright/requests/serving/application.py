@@ -271,8 +271,14 @@ class Application(Site):
 
         presence.on_leave = leave
         try:
-            for row in rows:
-                await row.done
+            old = rows
+            while old:
+                for row in old:
+                    await row.done
+                # A model that was loaded anew meanwhile answers for all of them.
+                newest = max(row.done.result().generation for row in rows)
+                old = [row for row in rows if row.done.result().generation < newest]
+                self.dispatcher.again(old)
             if presence.left:
                 raise client_gone()
         except Refusal:

@@ -184,6 +184,13 @@ class Dispatcher:
         for number in self.queue.take(self.queue.slots_of(waiting)):
             del self._rows[number]
 
+    def again(self, rows: Sequence[Row]) -> None:
+        """Compute rows once more: others of their request have the answers of a newer model."""
+        for row in rows:
+            row.done = asyncio.get_running_loop().create_future()
+            self._enqueue(row, again=True)
+        self._decide_soon()
+
     def replied(self, seconds: float) -> None:
         """An answer was written so long after its batch had ended."""
         self._reply_s += REPLY_WEIGHT * (seconds - self._reply_s)
@@ -516,4 +523,5 @@ def _served(
         batch.start_s,
         now_s,
         compute_s,
+        batch.variant.generation,
     )

@@ -263,7 +263,8 @@ class Fleet:
         """
         async with self._changing:
             old = self.families[family]
-            variant = replace(variant, version=old.version)
+            generation = old.variants[0].generation
+            variant = replace(variant, version=old.version, generation=generation)
             known = [v.name for k in self._positions(old.name) for v in self.families[k].variants]
             if variant.name in known:
                 where = f"variant {worker_key(old, variant)!r}"

@@ -54,6 +54,8 @@ class Served:
         Seconds from its arrival to its answer, expected when it was dispatched.
     start_s, end_s
         Points on the monotonic clock.
+    generation
+        Of the variant: see `Variant`.
     """
 
     outputs: tuple[Array, ...]
@@ -66,6 +68,7 @@ class Served:
     start_s: float
     end_s: float
     compute_s: float
+    generation: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
