@@ -222,7 +222,7 @@ class Application(Site):
     ) -> Reply:
         arrival_s = time.monotonic()
         family, limits = self.dispatcher.fleet.families[position], self.limits
-        needs = None
+        needs, count = None, 1
         try:
             with self._bodies.share() as take:
                 body = await read_body(receive, headers, limits.body_bytes, limits.body_s, take)
@@ -236,7 +236,7 @@ class Application(Site):
                     most_bytes=limits.body_bytes,
                     turn=self._reading,
                 )
-                needs = request.needs
+                needs, count = request.needs, family.count(request.inputs)
                 take(sum(array.nbytes for array in request.inputs))
                 if presence.left:
                     raise client_gone()
@@ -253,7 +253,7 @@ class Application(Site):
                 await self._served(rows, presence)
                 reply, written_s = await answered(family, request, rows, sizes)
         except Refusal as refusal:
-            self.observer.refused(family, arrival_s, needs, refusal, headers)
+            self.observer.refused(family, arrival_s, needs, refusal, headers, count)
             raise
         last = max((row.done.result() for row in rows), key=lambda served: served.end_s)
         self.dispatcher.replied(written_s - last.end_s)

@@ -220,11 +220,15 @@ class Family:
         """Rows of its largest batch, where those of others have up to `limit`."""
         return 1 if self.layout.whole else min(limit, self.batch or limit)
 
+    def count(self, inputs: Sequence[Array]) -> int:
+        """Rows of a request."""
+        return 1 if self.layout.whole else len(inputs[0])
+
     def rows_of(self, inputs: Sequence[Array]) -> list[tuple[Array, ...]]:
         """The rows of a request, one after another."""
         if self.layout.whole:
             return [tuple(inputs)]
-        return [tuple(a[k : k + 1] for a in inputs) for k in range(len(inputs[0]))]
+        return [tuple(a[k : k + 1] for a in inputs) for k in range(self.count(inputs))]
 
     def stacked(self, rows: Sequence[Sequence[Array]]) -> dict[str, Array]:
         """What a model computes for these rows."""

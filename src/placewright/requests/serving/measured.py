@@ -269,6 +269,7 @@ def _of_family(rows: Mapping[str, Any], family: str, variants: Collection[str]) 
 def requests_of_log(log: Path, families: Collection[str] | None = None) -> RequestProblem | None:
     """The latest requests of a log with their arrivals and needs, as they may come again.
 
+    A request of several rows is several of one row that come together, as policies have them.
     Servers and latencies of the problem mean nothing. `families`: requests of others are left out.
     ``None``: the log has no request, or there is no log.
     """
@@ -284,7 +285,8 @@ def requests_of_log(log: Path, families: Collection[str] | None = None) -> Reque
         if "deadline_s" in line and (families is None or line["family"] in families)
     ]
     lines.sort(key=lambda line: line["started_s"] + line["arrival_s"])
-    lines = lines[-LEARNED:]
+    # Servers compute rows; a log of before has not said how many.
+    lines = [line for line in lines[-LEARNED:] for _ in range(line.get("rows", 1))][-LEARNED:]
     if not lines:
         return None
     at_s = np.array([line["started_s"] + line["arrival_s"] for line in lines])
@@ -296,6 +298,8 @@ def requests_of_log(log: Path, families: Collection[str] | None = None) -> Reque
         [line["deadline_s"] for line in lines],
         [names.index(line["family"]) for line in lines],
         min_accuracy=[line["min_accuracy"] for line in lines],
+        time_sensitivity=[line.get("time_sensitivity", 0.5) for line in lines],
+        accuracy_sensitivity=[line.get("accuracy_sensitivity", 0.5) for line in lines],
     )
     k = len(names)
     latency_s = np.broadcast_to([0.0, 1.0], (1, k, 2))

@@ -3,8 +3,9 @@
 A line of the log is one request, in the fields of published logs (`serving/1`) and a few more:
 
     {"request": 17, "family": "digits", "arrival_s": 3.2, "deadline_s": 0.1, "due_s": 3.3,
-     "min_accuracy": 0.8, "server": "a", "variant": "cnn", "batch": 4, "start_s": 3.21,
-     "end_s": 3.24, "answered_s": 3.241, "accuracy": 0.98, "status": 200}
+     "min_accuracy": 0.8, "time_sensitivity": 0.5, "accuracy_sensitivity": 0.5, "rows": 1,
+     "server": "a", "variant": "cnn", "batch": 4, "start_s": 3.21, "end_s": 3.24,
+     "answered_s": 3.241, "accuracy": 0.98, "status": 200}
                              seconds since the server started; ``deadline_s`` since the arrival
     {"request": 18, ..., "server": null, "status": 503, "reason": "..."}
 
@@ -26,6 +27,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
@@ -139,6 +141,7 @@ class Observer:
         self._accuracy += accuracy
         self._remember(written_s, in_time, accuracy)
         fields = {
+            "rows": len(rows),
             "server": last.server,
             "variant": last.variant,
             "batch": last.batch,
@@ -160,13 +163,15 @@ class Observer:
         needs: Needs | None,
         refusal: Refusal,
         headers: Mapping[str, str],
+        rows: int = 1,
     ) -> None:
-        """A request was refused."""
+        """A request of so many rows was refused."""
         model = family.name
         self._count(model, refusal.code, False)
         if refusal.code in OVERLOAD:
             self._overload[refusal.code] += 1
-        fields = {"server": None, "status": refusal.status, "reason": refusal.reason}
+        fields: dict[str, Any] = {"rows": rows, "server": None}
+        fields |= {"status": refusal.status, "reason": refusal.reason}
         if refusal.code != "malformed":
             self._remember(time.monotonic(), False, 0.0)
         self._note(family, arrival_s, needs, fields)
@@ -243,9 +248,7 @@ class Observer:
             "arrival_s": arrival_s - self.start_s,
         }
         if needs is not None:
-            head["deadline_s"] = needs.deadline_s
-            head["due_s"] = arrival_s - self.start_s + needs.deadline_s
-            head["min_accuracy"] = needs.min_accuracy
+            head |= asdict(needs) | {"due_s": head["arrival_s"] + needs.deadline_s}
         with self._writing():
             self._log.write(json.dumps(head | fields) + "\n")
 
