@@ -154,6 +154,23 @@ def test_a_placed_graph_def_runs_and_is_written_back(
         workload.export(result, folder / "placed")
 
 
+def test_an_exported_model_has_the_outputs_of_its_source(
+    folder: Path, process: TensorFlowProcess
+) -> None:
+    """All that an end makes, by the names of the signature."""
+    for source in ("halves.pb", "named"):
+        workload = workload_of(capture_tensorflow(str(folder / source), process=process))
+        result = judged_plan(workload.problem, alternating(workload))
+        target = folder / f"placed_{source.removesuffix('.pb')}"
+        assert workload.export(result, target)[1].compared["output"] == 2
+    capture_tensorflow(f"{SOURCES}:keys", process=process)
+
+
+def test_a_training_step_has_the_loss_of_keras(process: TensorFlowProcess) -> None:
+    """With what layers add to it."""
+    capture_tensorflow(f"{SOURCES}:losses", process=process)
+
+
 def test_a_training_step_updates_the_same_weights(process: TensorFlowProcess) -> None:
     """Loss, weights and optimizer state after three steps equal the unplaced step's."""
     model = capture_tensorflow(f"{SOURCES}:perceptron", process=process, training=True, batch=2)

@@ -11,6 +11,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
+from placewright.capturing.tensorflow.executing import Execution
+from placewright.capturing.tensorflow.loading import DEFAULT_SIGNATURE, load_step
+
 v1 = tf.compat.v1
 
 
@@ -22,6 +25,41 @@ def perceptron(batch: int = 4) -> tuple[Any, ...]:
     rng = np.random.default_rng(0)
     x, wanted = rng.normal(size=(2, batch, 6)).astype(np.float32)
     return model, x, tf.keras.losses.MeanSquaredError(), wanted[:, :3]
+
+
+def penalised() -> tuple[Any, ...]:
+    """A Keras model whose layers add to the loss."""
+    inputs, l1, l2 = tf.keras.Input((6,)), tf.keras.regularizers.L1, tf.keras.regularizers.L2
+    hidden = tf.keras.layers.Dense(5, activity_regularizer=l1(0.1))(inputs)
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(3, kernel_regularizer=l2(0.1))(hidden))
+    loss = tf.keras.losses.MeanSquaredError()
+    model.compile(tf.keras.optimizers.SGD(0.1), loss=loss)
+    x, wanted = np.random.default_rng(0).normal(size=(2, 4, 6)).astype(np.float32)
+    return model, x, loss, wanted[:, :3]
+
+
+def losses() -> tuple[Any, Any]:
+    """Raise unless captured steps of `penalised` have the losses of Keras's own."""
+    tf.keras.utils.set_random_seed(0)
+    model, x, _, wanted = penalised()
+    own = [float(model.train_on_batch(x, wanted)) for _ in range(3)]
+    source = {"factory": f"{__name__}:penalised", "training": True, "seed": 0}
+    run = Execution(load_step(source)[0], {}, 1)
+    captured = [float(next(iter(run.outputs().values()))) for _ in own]
+    run.close()
+    np.testing.assert_allclose(captured, own, rtol=1e-6)
+    return tf.function(tf.nn.relu), x
+
+
+def keys() -> tuple[Any, Any]:
+    """Raise unless the exported models have the outputs that their sources have."""
+    folder = Path(os.environ["PLACEWRIGHT_TEST_MODELS"])
+    for name, wanted in {"halves": {"s_0", "s_1"}, "named": {"logits", "probs"}}.items():
+        signature = tf.saved_model.load(str(folder / f"placed_{name}")).signatures[
+            DEFAULT_SIGNATURE
+        ]
+        assert set(signature.structured_outputs) == wanted, signature.structured_outputs
+    return tf.function(tf.nn.relu), np.ones((2,), np.float32)
 
 
 def by_name(batch: int = 2) -> tuple[Any, Any]:
@@ -80,6 +118,16 @@ def files() -> tuple[Any, Any]:
     with ZipFile(folder / "small.keras") as own, ZipFile(folder / "huge.keras", "w") as huge:
         for name in own.namelist():
             huge.writestr(name, own.read(name).replace(b'"units": 3', b'"units": 1000000000'))
+    with tf.Graph().as_default() as graph:
+        tf.split(v1.placeholder(tf.float32, (2, 6), name="x") * 2.0, 2, axis=1, name="s")
+    _write(folder / "halves.pb", graph.as_graph_def())
+
+    class Named(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec((2, 2))])
+        def both(self, x: Any) -> Any:
+            return {"probs": tf.nn.softmax(x), "logits": tf.nn.relu(x)}
+
+    tf.saved_model.save(named := Named(), str(folder / "named"), signatures=named.both)
     _hostile(folder)
     return tf.function(tf.nn.relu), np.ones((2,), np.float32)
 

@@ -296,11 +296,14 @@ def write(step: StepGraph, placement: Placement, path: Path, cpus: int) -> list[
 def _write_saved_model(step: StepGraph, placement: Placement, path: Path, cpus: int) -> None:
     run = Execution(step, placement, cpus)
     graph, saved = run.session.graph, v1.saved_model
+    keys = step.keys or list(map(node_of, step.fetches))
+    if len(set(keys)) < len(keys):  # several outputs of one node
+        keys = [name.replace(":", "_") for name in step.fetches]
     builder = saved.Builder(str(path))
     with graph.as_default():
         signature = saved.build_signature_def(
             inputs={n: _info(graph, f"{n}:0") for n in step.feeds},
-            outputs={n.partition(":")[0]: _info(graph, n) for n in step.fetches},
+            outputs={key: _info(graph, n) for key, n in zip(keys, step.fetches, strict=True)},
             method_name=saved.signature_constants.PREDICT_METHOD_NAME,
         )
         builder.add_meta_graph_and_variables(

@@ -105,14 +105,30 @@ def _from_graph_def(path: Path, source: Mapping[str, Any]) -> StepGraph:
 def _of_ends(name: str, graph_def: Any, last: list[str], init: str) -> StepGraph:
     """Ends with outputs are fetched, others executed."""
     by_name = {node.name: node for node in graph_def.node}
-    made = {n: len(_op_def(by_name[node_of(n)].op, name).output_arg) for n in last}
-    fetches = [n if ":" in n else f"{n}:0" for n in last if made[n]]
+    made = {n: _outputs(by_name[node_of(n)], name) for n in last}
+    fetches = dict.fromkeys(
+        reference
+        for n, count in made.items()
+        for reference in ([n] if ":" in n else [f"{n}:{k}" for k in range(count)])
+    )
     targets = tuple(n for n in last if not made[n])
     step = StepGraph(name, graph_def, {}, tuple(fetches), targets, init)
     # TensorFlow would evaluate constant parts of the rest to infer shapes.
     kept = step.pruned()
     kept.library.CopyFrom(graph_def.library)
     return replace(step, graph_def=kept)
+
+
+def _outputs(node: Any, where: str) -> int:
+    """How many tensors a node makes."""
+    return sum(
+        node.attr[arg.number_attr].i
+        if arg.number_attr
+        else len(node.attr[arg.type_list_attr].list.type)
+        if arg.type_list_attr
+        else 1
+        for arg in _op_def(node.op, where).output_arg
+    )
 
 
 def _op_def(op: str, where: str) -> Any:
@@ -288,6 +304,8 @@ def _training(
         with tf.GradientTape() as tape:
             made = forward(*values[:inputs])
             loss = _loss(loss_fn, made, values[inputs:])
+            if model.losses:  # what layers add: penalties of weights and activities
+                loss = tf.add_n([loss, *(tf.cast(part, loss.dtype) for part in model.losses)])
         weights = model.trainable_variables
         optimizer.apply_gradients(
             [(g, w) for g, w in zip(tape.gradient(loss, weights), weights, strict=True)]
@@ -346,7 +364,11 @@ def _of_function(name: str, traced: Any, feeds: Mapping[str, Any]) -> StepGraph:
         graph_def.node.add(name=INIT, op="NoOp").input.extend(f"^{n}" for n in assigned)
     fetches = tuple(dict.fromkeys(f"{t.op.name}:{t.value_index}" for t in outputs))
     targets = tuple(op.name for op in graph.control_outputs if op.name in nodes)
-    return StepGraph(name, graph_def, feeds, fetches, targets, INIT if assigned else "")
+    made = traced.structured_outputs
+    named = isinstance(made, Mapping) and len(made) == len(fetches)
+    keys = tuple(map(str, sorted(made))) if named else ()  # as `tf.nest` flattens
+    step = StepGraph(name, graph_def, feeds, fetches, targets, INIT if assigned else "")
+    return replace(step, keys=keys)
 
 
 def _make_variable(graph_def: Any, node: Any, variable: Any) -> str:

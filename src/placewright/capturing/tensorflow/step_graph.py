@@ -69,6 +69,8 @@ class StepGraph:
         Node that gives variables their values, empty where there is none.
     lr
         Learning rate of a training step, as far as it is known.
+    keys
+        Names of `fetches` in the model's signature, empty where it has none.
     """
 
     name: str
@@ -78,6 +80,7 @@ class StepGraph:
     targets: tuple[str, ...] = ()
     init: str = ""
     lr: float = 0.0
+    keys: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> dict[str, Any]:
