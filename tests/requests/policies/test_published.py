@@ -12,7 +12,9 @@ from placewright.requests.conformance import two_servers
 from placewright.requests.judge import judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import planners
+from placewright.requests.policies import start
 from placewright.requests.problem import RequestProblem
+from placewright.requests.queue import Queue, Servers
 from placewright.requests.readers import serving_problem
 from placewright.requests.selection import Tuned
 from placewright.requests.stream import stream_of
@@ -74,3 +76,22 @@ def test_a_table_names_variants_that_are_there(variant: int) -> None:
     problem = RequestProblem(two_servers(), stream_of([0.0], 1.0), 1.0)
     with pytest.raises(InputError, match=f"variant {variant} of 2"):
         problem.replace(rates_per_s=np.ones(1), rate_variants=np.array([variant]))
+
+
+def test_switching_answers_by_variants_that_requests_ask_for() -> None:
+    """On a server, which takes any: not those of other families, too inaccurate or alone."""
+    service = two_servers()
+    with pytest.raises(InputError, match="one family only.*cats, dogs"):
+        start(RequestPlan("jf"), service.replace(family_names=("cats", "dogs"), family=[0, 1]))
+    with pytest.raises(InputError, match="no table of variants by rate"):
+        start(RequestPlan("ms"), service)
+    latency_s = service.latency_s.copy()
+    latency_s[:, :, 2:] = np.inf  # computes each row by itself
+    small = (("rates", (1.0,)), ("variants", service.variant_names[:1]))
+    policy = start(RequestPlan("ms", small), service.replace(latency_s=latency_s))
+    queue, servers = Queue(), Servers.of(service)
+    for k, least in enumerate((0.0, 0.99, 0.0, 0.0)):
+        queue.add(k, 0, 0.0, 1.0, least)
+    decision = policy.decide(0.0, queue, servers)
+    assert [each.slots.tolist() for each in decision.dispatches] == [[0], [2]]
+    assert decision.refused.tolist() == [1]

@@ -204,6 +204,13 @@ class Switching:
     def __init__(
         self, service: Service, rates: tuple[float, ...], variants: tuple[str, ...], margin: float
     ) -> None:
+        if service.families > 1:
+            raise InputError(
+                "the policy knows one family only, and would answer it in place of the others",
+                where="policy 'jf' or 'ms'",
+                by=f"the service has {', '.join(service.family_names)}",
+                hint="serve them by another policy, edf-fastest or rolling",
+            )
         self.margin = margin
         self.rates: FloatArray = np.sort(np.array(rates, dtype=np.float64))
         self.variants = dict(zip(rates, variants, strict=False))
@@ -218,16 +225,18 @@ class Switching:
         self.known: dict[tuple[float, float], tuple[int, int]] = {}
 
     def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:
-        """Idle servers take what came first."""
+        """Idle servers take what came first; what the variant is too inaccurate for is refused."""
         idle, waiting = servers.idle(), queue.by_arrival
         if not len(idle) or not len(waiting):
             return Decision()
         first = waiting[0]
         deadline_s = float(queue.deadline_s[first] - queue.arrival_s[first])
         variant, largest = self._choice(self._rate(now_s, queue), round(deadline_s, 9))
-        taken = (waiting[k : k + largest].copy() for k in range(0, len(waiting), largest))
+        enough = queue.min_accuracy[waiting] <= self.service.accuracy[variant]
+        fits, refused = waiting[enough], waiting[~enough]
+        taken = (fits[k : k + largest].copy() for k in range(0, len(fits), largest))
         pairs = zip(idle.tolist(), taken, strict=False)
-        return Decision(tuple(Dispatch(server, variant, slots) for server, slots in pairs))
+        return Decision(tuple(Dispatch(server, variant, slots) for server, slots in pairs), refused)
 
     def _rate(self, now_s: float, queue: Queue) -> float:
         """The smallest listed rate that is not exceeded, the largest, or the rate itself."""
@@ -253,9 +262,12 @@ class Switching:
             largest = _largest(self.table_s[v], needed, deadline_s)
             if largest and (best < 0 or s.accuracy[v] > s.accuracy[best]):
                 best, size = v, largest
+        # Of sizes that all servers run: some variants compute each row by itself.
+        sizes = np.isfinite(self.table_s[:, 1:]).sum(axis=1)
+        chosen = max(best, int((sizes > 0).argmax()))
         if self.variants:  # MS: the rule gives the batch only
-            return s.variant_names.index(self.variants[rate]), size
-        return max(best, 0), size
+            chosen = s.variant_names.index(self.variants[rate])
+        return chosen, max(1, min(size, int(sizes[chosen])))
 
 
 def _largest(table_s: FloatArray, needed: float, deadline_s: float) -> int:
@@ -326,6 +338,12 @@ class ModelSwitching(Specification):
 
     def start(self, service: Service, seed: int = 0) -> Switching:
         """A policy object for one stream."""
+        if not self.variants:
+            raise InputError(
+                "has no table of variants by rate",
+                where="policy 'ms'",
+                hint="give it one: --policy \"ms(rates=[10, 100], variants=['large', 'small'])\"",
+            )
         return Switching(service, self.rates, self.variants, 1.0)
 
 
