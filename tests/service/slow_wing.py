@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -47,8 +48,15 @@ def load(console: Console, file: ProblemFile) -> Loaded:
     return Loaded(toy.PackingFiles().read_problem(file))
 
 
-def run(console: Console, steps: Annotated[int, typer.Option("--steps")] = 50) -> None:
+def run(
+    console: Console,
+    steps: Annotated[int, typer.Option("--steps")] = 50,
+    folder: Annotated[Path | None, typer.Option("--folder", metavar="FOLDER")] = None,
+) -> None:
     """Do what nobody may do twice unasked."""
+    if folder is not None:
+        (folder / "parts").mkdir(parents=True)
+        (folder / "parts" / "first.txt").write_text("of two")
     with console.meter("running", STEPS) as meter:
         try:
             for k in range(steps):

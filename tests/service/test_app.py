@@ -348,6 +348,22 @@ def test_a_job_has_the_files_that_it_was_accepted_with(
     assert started == ["{}", "{}"]
 
 
+def test_a_model_has_the_weights_that_it_was_accepted_with(tmp_path: Path) -> None:
+    """Those in a file beside it that was replaced since are none."""
+    service, guarded = made(tmp_path)
+    client, copied = TestClient(guarded), tmp_path / "copied"
+    copied.mkdir()
+    for name in ("net.onnx", "net.data"):
+        put(client, name, "first")
+    accepted_s = time.time()
+    service.files.copy(["net.onnx"], copied, accepted_s)
+    assert sorted(path.name for path in copied.iterdir()) == ["net.data", "net.onnx"]
+    (copied / "net.data").unlink()
+    put(client, "net.data", "second")
+    service.files.copy(["net.onnx"], copied, accepted_s)
+    assert not (copied / "net.data").exists()
+
+
 def keep_result(service: Service, operation: str, options: Any, result: Any) -> Job:
     """A job that has ended with a document."""
     job = Job(operation=operation, options=options, state=JobState.DONE, ended_s=time.time())

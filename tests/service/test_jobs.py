@@ -8,8 +8,10 @@ import pickle
 import signal
 import time
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from dbos._serialization import DefaultSerializer
@@ -104,13 +106,16 @@ def test_cancel_keeps_the_best_and_retry_starts_again(client: Client, packing: s
 
 
 def test_a_run_that_is_cancelled_is_not_done(client: Client) -> None:
-    """Though it keeps what it has, and ends as if all were well."""
-    job = client.run("packing.run", steps=3000)
+    """Though it keeps what it has, a folder packed, and ends as if all were well."""
+    job = client.run("packing.run", steps=3000, folder=True)
     status = until(job, lambda status: status["progress"] is not None)
     assert status["progress"]["names"][:2] == ["a step takes", "predicted"]
     job.cancel()
     assert job.wait(time_limit_s=LIMIT_S) == {"steps": 3000}
-    assert job.status()["state"] == "interrupted"
+    status = job.status()
+    assert (status["state"], status["outputs"]) == ("interrupted", ["exported.zip", "result.json"])
+    packed = ZipFile(BytesIO(client.ask("GET", f"jobs/{job.id}/outputs/exported.zip")))
+    assert packed.read("parts/first.txt") == b"of two"
 
 
 def test_events_are_sent_once_and_go_on_where_they_were(

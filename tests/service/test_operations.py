@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from inspect import signature
 
 import pytest
 from pydantic import ValidationError
@@ -13,7 +14,7 @@ from placewright.cli.main import app, every_verb
 from placewright.cli.service_operations import operations_of
 from placewright.errors import InputError
 from placewright.planning.wings import registered
-from placewright.service.operations import EXCLUDED, offered, used_file
+from placewright.service.operations import EXCLUDED, EXCLUDED_OPTIONS, offered, used_file
 from tests.planning.test_toy_wing import WING
 
 OPERATIONS = offered(operations_of(every_verb()))
@@ -58,9 +59,21 @@ def test_options_and_their_arguments_are_those_of_the_verb() -> None:
     beside = {"source": "family.yaml", "beside": ["small.onnx"]}
     assert "small.onnx" not in plan.arguments(beside, "out")
     assert [text for _, text in plan.texts(beside)] == ["family.yaml", "small.onnx"]
+    run = OPERATIONS["samples.run"]
+    words = run.arguments({"file": "nodes.yaml", "checkpoint": True, "adapt": True}, "out")
+    assert "--checkpoint=out/checkpoint.safetensors" in words
     run = OPERATIONS["layers.run"]
     words = run.arguments({"model": "zoo:vgg16", "weights": True, "slow": ["a:1:2"]}, "out")
     assert {"--weights=out/weights.safetensors", "--slow=a:1:2"} <= set(words)
+
+
+@pytest.mark.parametrize("name", EXCLUDED_OPTIONS)
+def test_what_a_job_cannot_use_is_no_option_of_its_operation(name: str) -> None:
+    """It reads folders, or files of another job, or changes a copy; the command line has it."""
+    verb, _, option = name.rpartition(".")
+    declared = dict(every_verb())[(*verb.split("."),)]
+    assert option in signature(declared).parameters
+    assert option not in OPERATIONS[verb].model.model_fields
 
 
 @pytest.mark.parametrize(

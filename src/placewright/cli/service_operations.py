@@ -15,13 +15,20 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from placewright.io.output import output_file
-from placewright.service.operations import EXCLUDED_CHOICES, Kind, Operation, Option, Text
+from placewright.service.operations import (
+    EXCLUDED_CHOICES,
+    EXCLUDED_OPTIONS,
+    Kind,
+    Operation,
+    Option,
+    Text,
+)
 
 Verbs = Iterable[tuple[tuple[str, ...], Callable[..., None]]]
 """Path of each verb, such as ``("operators", "plan")``, and the function that typer reads."""
 
-CONSOLE = ("format", "output", "quiet", "verbose")
-"""Options that every verb has for terminals."""
+CONSOLE = ("format", "quiet", "verbose")
+"""Options of terminals alone."""
 
 
 def operations_of(verbs: Verbs) -> list[Operation]:
@@ -31,7 +38,8 @@ def operations_of(verbs: Verbs) -> list[Operation]:
 
 def _operation(path: tuple[str, ...], function: Callable[..., None]) -> Operation:
     parameters = signature(function, eval_str=True).parameters.values()
-    kept = [each for each in parameters if each.name not in CONSOLE or each.name == "output"]
+    own = {".".join((*path, each.name)): each for each in parameters if each.name not in CONSOLE}
+    kept = [each for name, each in own.items() if name not in EXCLUDED_OPTIONS]
     text = _plain(cleandoc(function.__doc__ or ""))
     summary = " ".join(text.partition("\n\n")[0].split())
     return Operation(path, summary, text, tuple(map(_option, kept)))

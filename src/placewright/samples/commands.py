@@ -99,7 +99,10 @@ def run(
     checkpoint: Annotated[
         Path | None,
         typer.Option(
-            "--checkpoint", metavar="FILE", help="With --adapt: written after every epoch."
+            "--checkpoint",
+            metavar="FILE",
+            callback=output_file,
+            help="With --adapt: written after every epoch.",
         ),
     ] = None,
     resume: Annotated[

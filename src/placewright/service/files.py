@@ -21,8 +21,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 """A name that is one on every system, and no option of a command."""
 
 ENDINGS = (
-    *(".json", ".yaml", ".yml", ".gz", ".txt", ".csv", ".stg"),
-    *(".onnx", ".data", ".xml", ".bin", ".safetensors"),
+    *(".json", ".yaml", ".yml", ".gz", ".txt", ".csv", ".stg", ".dot"),
+    *(".onnx", ".data", ".xml", ".bin", ".safetensors", ".npz"),
 )
 """Files that are data. Graphs of TensorFlow and Keras files are not: they may hold programs."""
 
@@ -153,7 +153,9 @@ class FileStore:
         """
         for each in {each for name in names for each in self._with_companions(name)}:
             file = self.find(each)
-            if each in names and file.created_s > accepted_s:
+            if file.created_s > accepted_s:
+                if each not in names:  # weights that the job was not accepted with, or of others
+                    continue
                 by = f"stored {file.created_s - accepted_s:.1f} s after the job was accepted"
                 hint = "start the job again, if it is to have the file that is there now"
                 raise InputError("is another file now", where=each, by=by, hint=hint)

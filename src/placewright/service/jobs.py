@@ -363,6 +363,7 @@ class Jobs:
         error = None
         if state in (JobState.FAILED, JobState.INFEASIBLE, JobState.LOST):
             error = ending.error or _error(state, ending, folder)
+        folder.pack()
         if state in (JobState.DONE, JobState.INTERRUPTED):
             self._keep_outputs(job, folder)
         self.store.update_job(

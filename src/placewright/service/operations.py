@@ -40,6 +40,15 @@ EXCLUDED_CHOICES: Mapping[str, str] = {
 }
 """Values of choices that requests may not take, and why."""
 
+EXCLUDED_OPTIONS: Mapping[str, str] = {
+    "samples.run.data": "a folder, which is not uploaded",
+    "samples.run.test": "a folder, which is not uploaded",
+    "samples.run.resume": "a job has the files that it writes, and not those of another",
+    "operators.train.resume": "a job has the files that it writes, and not those of another",
+    "requests.evaluate.update": "changes the family's file, of which a job has a copy",
+}
+"""Options that requests may not give, and why."""
+
 OUTPUTS: Mapping[str, str] = {
     "output": "result.json",
     "report": "report.html",
@@ -47,8 +56,9 @@ OUTPUTS: Mapping[str, str] = {
     "checkpoint": "checkpoint.safetensors",
     "weights": "weights.safetensors",
     "log": "log.jsonl",
+    "folder": "exported",
 }
-"""Names of files that are written, by option; others are called as their option is."""
+"""Names of what is written, by option; others are called as their option is."""
 
 ALWAYS = ("output", "report")
 """Files that are written whether a request asks for them or not; not every plan has a trace."""

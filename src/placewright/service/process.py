@@ -3,7 +3,8 @@
 It has a folder of its own:
 
     JOB/work/            its current folder: copies of the stored files that it names
-    JOB/out/             what it writes: result.json, report.html, trace.json.gz, ...
+    JOB/out/             what it writes: result.json, report.html, trace.json.gz, ...; folders are
+                         packed when it has ended
     JOB/progress.jsonl   its progress; the last line has the exit code
     JOB/log.txt          standard error
     JOB/table.txt        standard output
@@ -34,7 +35,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from shutil import rmtree
+from shutil import make_archive, rmtree
 from typing import Any
 
 from placewright.errors import InputError, MissingDependencyError, RunError
@@ -99,6 +100,13 @@ class JobFolder:
         self.work.mkdir(parents=True, exist_ok=True)
         rmtree(self.out, ignore_errors=True)
         self.out.mkdir()
+
+    def pack(self) -> None:
+        """Make an archive of each folder that was written, which is downloaded as one file."""
+        for folder in filter(Path.is_dir, list(self.out.glob("*"))):
+            with suppress(OSError):  # a full disk: what was written stays
+                make_archive(str(folder), "zip", folder)
+                rmtree(folder)
 
     def start(self, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
         """Start its process."""
