@@ -51,5 +51,6 @@ def test_likely_winners_are_judged_first_on_long_streams(monkeypatch: pytest.Mon
     assert sorted(names) == sorted([*(policy.name for policy in listed()), "tuned"])
     sample = first_requests(problem, 300)
     known = planners.planners(problem)
-    values = [judge(sample, known[name](sample, Context())).value for name in names[:-1]]
+    able = [name for name in names[:-1] if known[name].unsupported_reason(sample) is None]
+    values = [judge(sample, known[name](sample, Context())).value for name in able]
     assert values == sorted(values, reverse=True)

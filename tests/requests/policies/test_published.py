@@ -81,7 +81,7 @@ def test_a_table_names_variants_that_are_there(variant: int) -> None:
 def test_switching_answers_by_variants_that_requests_ask_for() -> None:
     """On a server, which takes any: not those of other families, too inaccurate or alone."""
     service = two_servers()
-    with pytest.raises(InputError, match="one family only.*cats, dogs"):
+    with pytest.raises(InputError, match=r"one family only.*cats, dogs"):
         start(RequestPlan("jf"), service.replace(family_names=("cats", "dogs"), family=[0, 1]))
     with pytest.raises(InputError, match="no table of variants by rate"):
         start(RequestPlan("ms"), service)
