@@ -175,6 +175,32 @@ def test_parts_compute_what_the_whole_model_does(tmp_path: Path, kind: str) -> N
     assert (checked.max_abs_error > 1e-5) == (kind == "weights of 4 bits")
 
 
+BF16, E4M3, INT4 = (
+    getattr(onnx.TensorProto, name) for name in ("BFLOAT16", "FLOAT8E4M3FN", "INT4")
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "between", "made"),
+    [(FLOAT, BF16, FLOAT), (FLOAT, E4M3, FLOAT), (FLOAT, INT4, FLOAT), (BF16, FLOAT, BF16)],
+)
+def test_types_that_numpy_lacks_go_from_part_to_part(
+    tmp_path: Path, given: int, between: int, made: int
+) -> None:
+    """And into a model and out of it; in a file of parts, too."""
+    kinds = {"x": given, "h": FLOAT, "low": between, "wide": FLOAT, "y": made}
+    casts = zip(kinds, [*kinds][1:], strict=False)
+    nodes = [helper.make_node("Cast", [a], [b], to=kinds[b]) for a, b in casts]
+    ends = [helper.make_tensor_value_info(name, kinds[name], [2, 4]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "low", ends[:1], ends[1:])
+    load = workload(written(tmp_path / "low.onnx", graph))
+    checked = load.measure(scattered(load), steps=1, warmup=0, check=True).check
+    assert checked is not None
+    assert checked.passed, checked
+    assert (profile_model_file(load.file, THREE).compute_s > 0).any()  # measured
+    assert load.export(scattered(load), tmp_path / "written")[1].max_abs_error == 0.0
+
+
 def test_a_scattered_model_gives_the_outputs_of_the_whole_one(file: ModelFile) -> None:
     """A scattered model gives the outputs of the whole one."""
     load = workload(file)

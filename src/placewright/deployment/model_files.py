@@ -270,10 +270,15 @@ def unplaced_outputs(file: ModelFile, inputs: Mapping[str, Array]) -> Mapping[st
         whole = compile_alone(file, Device("CPU", precision="f32"))
         made = whole([inputs[spec.name] for spec in file.inputs])
         return dict(zip(names, made.values(), strict=True))
-    from placewright.runtime.model_files.onnx_sessions import open_session, whole_model
+    from placewright.runtime.model_files.onnx_sessions import (
+        as_array,
+        open_session,
+        run_session,
+        whole_model,
+    )
 
     session = open_session(whole_model(file), file.source)
-    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+    return dict(zip(names, map(as_array, run_session(session, names, inputs)), strict=True))
 
 
 def compared(

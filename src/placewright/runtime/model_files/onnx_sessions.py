@@ -11,6 +11,7 @@ a manifest by which plain ONNX Runtime runs them.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
 import json
@@ -103,6 +104,47 @@ def open_session(
         ) from error
 
 
+FOREIGN = ("bfloat16", "float8", "float4", "int4", "uint4", "int2", "uint2")
+"""Beginnings of ONNX Runtime's types that NumPy does not have."""
+
+
+OF_PACKAGE = 2
+"""What NumPy says of types that a package has added, such as those of ``ml_dtypes``."""
+
+
+def run_session(session: Any, outputs: Iterable[str], values: Mapping[str, Any]) -> list[Any]:
+    """What ``session.run`` returns; values of types that NumPy does not have are ``OrtValue``."""
+    types = {made.name: made.type.removeprefix("tensor(") for made in session.get_outputs()}
+    given = {made.name: values[made.name] for made in session.get_inputs()}
+    wanted = list(outputs)
+    foreign = any(types[name].startswith(FOREIGN) for name in wanted)
+    held = {name: _held(value, foreign) for name, value in given.items()}
+    made = session.run_with_ort_values(wanted, held) if foreign else session.run(wanted, held)
+    return list(made)
+
+
+def _held(value: Any, always: bool) -> Any:
+    """The array as an ``OrtValue`` where it has to be one."""
+    if not isinstance(value, np.ndarray) or not (always or value.dtype.isbuiltin == OF_PACKAGE):
+        return value
+    from onnx.helper import np_dtype_to_tensor_dtype
+
+    kind = np_dtype_to_tensor_dtype(value.dtype)
+    return load_onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type(value, kind)
+
+
+def as_array(value: Any) -> Array:
+    """A value of `run_session` as an array, of a type of ``ml_dtypes`` where NumPy has none."""
+    if isinstance(value, np.ndarray):
+        return value
+    from onnx import TensorProto, numpy_helper
+
+    data = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    kind = value.element_type()
+    proto = TensorProto(data_type=kind, dims=value.shape(), raw_data=data)
+    return np.asarray(numpy_helper.to_array(proto))
+
+
 def whole_model(file: ModelFile) -> bytes | str:
     """The unplaced model for `open_session`: its bytes, or its file where it is large."""
     size = sum(len(tensor.raw_data) for tensor in file.model.graph.initializer)
@@ -167,7 +209,7 @@ class OnnxSessions:
         if failed:
             # The cause, not one of those that it left waiting.
             raise next((e for e in failed if not isinstance(e, _AbandonedError)), failed[0])
-        return {name: step.values[name] for name in self.file.outputs}
+        return {name: as_array(step.values[name]) for name in self.file.outputs}
 
     def close(self) -> None:
         """End the threads and remove temporary files."""
@@ -217,7 +259,7 @@ class _StepValues:
 
     def __init__(self, owner: OnnxSessions, inputs: Mapping[str, Array]) -> None:
         self.owner = owner
-        self.values: dict[str, Array] = dict(inputs)
+        self.values: dict[str, Any] = dict(inputs)
         self.made_by: dict[str, int] = {}
         self.arrival_s: dict[tuple[str, int], float] = {}
         self.done = [threading.Event() for _ in owner.parts]
@@ -264,7 +306,7 @@ class _StepValues:
     def _run_part(self, k: int, part: OnnxPart) -> None:
         began = time.perf_counter()
         session = self.owner._sessions[k]
-        made = session.run(list(part.outputs), {name: self.values[name] for name in part.inputs})
+        made = run_session(session, part.outputs, self.values)
         speed = self.owner.cluster.devices[part.device].speed
         if self.owner.emulate and speed < 1:
             _sleep_until(began + (time.perf_counter() - began) / speed)
@@ -283,7 +325,8 @@ class _StepValues:
                 with self.lock:
                     way = links.channel[part.device, target]
                     start = max(time.perf_counter(), self.channel_free_s.get(way, 0.0))
-                    end = start + links.seconds(part.device, target, self.values[value].nbytes)
+                    size = as_array(self.values[value]).nbytes
+                    end = start + links.seconds(part.device, target, size)
                     self.channel_free_s[way] = end
                     self.arrival_s[value, target] = end
 
@@ -351,7 +394,7 @@ def operator_seconds(file: ModelFile, threads: int) -> FloatArray:
         session = open_session(
             whole_model(file), file.source, threads=threads, optimise=False, profile=prefix
         )
-        run_seconds(lambda: session.run(list(file.outputs), inputs))
+        run_seconds(lambda: run_session(session, file.outputs, inputs))
         times = _by_node(Path(session.end_profiling()))
     alike: dict[str, list[float]] = {}  # one that was disturbed is corrected by those like it
     for op in file.graph.operators:
@@ -371,7 +414,7 @@ def whole_seconds(file: ModelFile, threads: int) -> float:
     """Median seconds of the unplaced, optimised model."""
     session = open_session(whole_model(file), file.source, threads=threads)
     inputs = dict(file.random_inputs())
-    return median(run_seconds(lambda: session.run(list(file.outputs), inputs)))
+    return median(run_seconds(lambda: run_session(session, file.outputs, inputs)))
 
 
 def _by_node(path: Path) -> dict[str, list[float]]:
@@ -604,7 +647,7 @@ def export_onnx(placement: FilePlacement, folder: Path) -> list[Path]:
 def run_exported(manifest: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Outputs of what `export_onnx` wrote: its parts one after another in ONNX Runtime."""
     data: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
-    values = dict(inputs)
+    values: dict[str, Any] = dict(inputs)
     for part in data["parts"]:
         session = open_session(str(manifest.parent / part["file"]), part["file"])
         missing = [name for name in part["inputs"] if name not in values]
@@ -615,6 +658,6 @@ def run_exported(manifest: Path, inputs: Mapping[str, Array]) -> dict[str, Array
                 by=", ".join(missing),
                 hint="export the plan again",
             )
-        made = session.run(part["outputs"], {name: values[name] for name in part["inputs"]})
+        made = run_session(session, part["outputs"], values)
         values |= dict(zip(part["outputs"], made, strict=True))
-    return {name: values[name] for name in data["outputs"]}
+    return {name: as_array(values[name]) for name in data["outputs"]}
