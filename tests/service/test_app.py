@@ -374,6 +374,15 @@ def keep_result(service: Service, operation: str, options: Any, result: Any) -> 
     return job
 
 
+def test_a_taken_plan_whose_file_is_gone_stops_no_start(tmp_path: Path) -> None:
+    """The service looks for others in its folder all the same."""
+    service, _ = made(tmp_path)
+    job = keep_result(service, "operators.plan", {"found": "a-plan.json"}, {})
+    (service.jobs.folder(job.id).out / "result.json").unlink()
+    service.jobs.take_results(tmp_path)
+    assert [each.id for each in service.store.jobs()] == [job.id]
+
+
 def test_a_comparison_of_another_file_of_this_name_is_not_shown(tmp_path: Path) -> None:
     """The page offers to compare the one that is there now."""
     service, guarded = made(tmp_path)

@@ -266,5 +266,7 @@ def test_plans_in_the_folder_are_jobs_from_the_start(
             assert job.report(tmp_path / "page.html").read_text() == "a report"
             files = json.loads(serving.request("GET", "/api/v1/files")[1])["files"]
             assert [file["name"] for file in files] == ["three-plan.json"]
+            with pytest.raises(InputError, match="is missing"):
+                client.ask("POST", f"jobs/{job.id}/retry", b"")
         finally:
             serving.end()

@@ -400,8 +400,9 @@ def _jobs(router: APIRouter, service: Service) -> None:
 
     @router.post("/jobs/{id}/retry", status_code=202)
     def retry_job(job: Asked, owner: Owner) -> JobDetails:
-        """Start another job with the same options."""
+        """Start another job with the same options, if its operation still has them all."""
         operation = look_up("operation", job.operation, service.operations)
+        validate(operation.model, job.options, where=operation.name, key="option", hint=HINT)
         again = service.jobs.submit(operation, job.options, owner, job.id)
         service.store.audit(owner, "retry", f"{job.id} as {again.id}")
         return details(service, again)

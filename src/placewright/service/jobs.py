@@ -245,7 +245,8 @@ class Jobs:
         """
         kinds = {wing.files().plan_document.kind: name for name, wing in families()}
         every = (job for job in self.store.jobs(most=ALL) if "found" in job.options)
-        taken = {digest(self.folder(job.id).out / "result.json") for job in every}
+        results = (self.folder(job.id).out / "result.json" for job in every)
+        taken = {digest(result) for result in results if result.is_file()}
         for path in sorted(filter(_is_plain, folder.glob("*.json"))):
             wing = kinds.get(document_kind(path, path.name))
             if wing is not None and digest(path) not in taken:
