@@ -219,6 +219,9 @@ def test_whatever_a_function_raises_its_server_goes_on(name: str, tmp_path: Path
             assert status == 400
             assert says in error or "SystemExit: 3" in error
         assert ask(running, 3.0) == (200, [6.0])
+        for path in ("", "/config"):  # no ONNX Runtime computes it
+            with urllib.request.urlopen(f"{running.url}/v2/models/m{path}") as answer:
+                assert json.load(answer)["platform"] == "placewright"
         assert running.dispatcher.fleet.slots[0].restarts == 0
 
 

@@ -163,6 +163,11 @@ BAD = [
     json.dumps(document(outputs=[{"name": "z"}])).encode(),
     json.dumps(document(outputs=[{"name": ["y"]}])).encode(),
     json.dumps(document(outputs=7)).encode(),
+    *(
+        json.dumps(document(outputs=[{"name": "y", "parameters": options}])).encode()
+        for options in ({"binary_data": 1}, {"shared_memory_region": "r"}, {"classification": 2})
+    ),
+    json.dumps(document(parameters={"binary_data_output": "true"})).encode(),
 ]
 
 
@@ -202,6 +207,9 @@ def test_decompression_stops_at_the_limit() -> None:
     with pytest.raises(Refusal) as caught:
         read(gzip.compress(b" " * (1 << 20)), content_encoding="gzip")
     assert caught.value.status == 413
+    for whole in (gzip.compress(body) for body in (b"{}", json.dumps(document()).encode())):
+        with pytest.raises(Refusal, match="more behind its end"):
+            read(whole + gzip.compress(b"{}"), content_encoding="gzip")
 
 
 @pytest.mark.parametrize("datatype", NUMPY)

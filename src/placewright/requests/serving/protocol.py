@@ -218,8 +218,9 @@ def _decompressed(body: bytes, encoding: str, most_bytes: int) -> bytes:
         raise Refusal(400, f"the body is no {encoding}: {error}") from None
     if reader.unconsumed_tail:
         raise Refusal(413, f"the body is more than {most_bytes} bytes", code="too-large")
-    if not reader.eof:
-        raise Refusal(400, f"the {encoding} body is cut off")
+    if not reader.eof or reader.unused_data:
+        why = "has more behind its end" if reader.eof else "is cut off"
+        raise Refusal(400, f"the {encoding} body {why}")
     return found
 
 
@@ -300,9 +301,9 @@ async def _inputs(
             raise Refusal(400, f"inputs must be {sorted(known)}, once each; got {name!r:.100}")
         spec = known[name]
         shape = check_shape(spec, entry.get("datatype"), entry.get("shape"), most_rows)
-        size = _object(entry.get("parameters", {}), f"parameters of {name!r}").get(
-            "binary_data_size"
-        )
+        options = _object(entry.get("parameters", {}), f"parameters of {name!r}")
+        _refuse_shared(options)
+        size = options.get("binary_data_size")
         if size is None:
             data = entry.get("data")
             if spec.datatype == "BYTES":
@@ -330,7 +331,7 @@ async def _inputs(
 def _wanted(
     entries: object, parameters: Mapping[str, Any], specs: Sequence[TensorSpec]
 ) -> tuple[tuple[str, bool], ...]:
-    every = parameters.get("binary_data_output", False) is True
+    every = _flag("binary_data_output", parameters)
     names = [spec.name for spec in specs]
     if entries is None or entries == []:
         return tuple((name, every) for name in names)
@@ -344,8 +345,22 @@ def _wanted(
         options = _object(entry.get("parameters", {}), f"parameters of {name!r}")
         if options.get("classification", 0):
             raise Refusal(400, "the classification extension is not served: ask for the tensor")
-        wanted[name] = options.get("binary_data", every) is True
+        _refuse_shared(options)
+        wanted[name] = _flag("binary_data", options, usual=every)
     return tuple(wanted.items())
+
+
+def _refuse_shared(options: Mapping[str, Any]) -> None:
+    if "shared_memory_region" in options:
+        raise Refusal(400, "shared memory is not served: tensors are in requests and answers")
+
+
+def _flag(name: str, parameters: Mapping[str, Any], *, usual: bool = False) -> bool:
+    """A parameter that is true or false; raises `Refusal`: 400: it is neither."""
+    value = parameters.get(name, usual)
+    if not isinstance(value, bool):
+        raise Refusal(400, f"{name} is {value!r:.50}, not true or false")
+    return value
 
 
 _PARAMETERS = (

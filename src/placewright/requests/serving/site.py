@@ -168,15 +168,19 @@ def _ms(seconds: float) -> float:
 
 def metadata(family: Family, versions: Sequence[int]) -> dict[str, Any]:
     """A model's metadata."""
-    plain = all(variant.kind == "onnx" for variant in family.variants)
     return {
         "name": family.name,
         "versions": [str(version) for version in versions],
-        "platform": "onnxruntime_onnx" if plain else "placewright",
+        "platform": "onnxruntime_onnx" if _plain(family) else "placewright",
         "inputs": [spec.metadata() for spec in family.inputs],
         "outputs": [spec.metadata() for spec in family.outputs],
         "properties": {f"variant:{v.name}": f"accuracy {v.accuracy:.4f}" for v in family.variants},
     }
+
+
+def _plain(family: Family) -> bool:
+    """Whether ONNX Runtime computes all of it."""
+    return all(variant.kind == "onnx" for variant in family.variants)
 
 
 def triton_config(family: Family, max_batch: int) -> dict[str, Any]:
@@ -191,8 +195,8 @@ def triton_config(family: Family, max_batch: int) -> dict[str, Any]:
 
     return {
         "name": family.name,
-        "platform": "onnxruntime_onnx",
-        "backend": "onnxruntime",
+        "platform": "onnxruntime_onnx" if _plain(family) else "placewright",
+        "backend": "onnxruntime" if _plain(family) else "placewright",
         "max_batch_size": 0 if family.layout.whole else max_batch,
         "input": [tensor(spec) for spec in family.inputs],
         "output": [tensor(spec) for spec in family.outputs],
