@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from onnx import NodeProto, TensorProto, helper
 
 from placewright.capturing.files.model_file import (
+    ModelFile,
     distinct_names,
     module_of,
     reader_groups,
     refuse_external_data,
 )
 from placewright.capturing.files.onnx_graph import PRODUCTS, capture_onnx
+from placewright.capturing.files.openvino_graph import capture_openvino
 from placewright.capturing.flops import TRANSCENDENTAL
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from tests.capturing.files.models import branching, save, weight
@@ -57,8 +60,13 @@ def test_weights_in_files_beside_the_model_are_read(tmp_path: Path) -> None:
         capture_onnx(beside)
 
 
-def test_a_large_weight_keeps_its_readers_together(tmp_path: Path) -> None:
-    """A large weight keeps its readers together."""
+@pytest.mark.parametrize(
+    "capture", [capture_onnx, lambda path: capture_openvino(f"openvino:{path}")]
+)
+def test_a_large_weight_keeps_its_readers_together(
+    tmp_path: Path, capture: Callable[[Path], ModelFile]
+) -> None:
+    """A large weight keeps its readers together, and is on their device once."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
         helper.make_node("Relu", ["a"], ["b"], name="middle"),
@@ -66,8 +74,10 @@ def test_a_large_weight_keeps_its_readers_together(tmp_path: Path) -> None:
     ]
     shapes = {"x": [1, 512]}, {"y": [1, 512]}
     path = save(tmp_path / "tied.onnx", nodes, [weight("w", 512, 512)], *shapes)
-    groups = {op.name: op.colocation for op in capture_onnx(path).graph.operators}
-    assert groups == {"first": "w", "middle": "", "last": "w"}
+    operators = capture(path).graph.operators
+    assert [bool(op.colocation) for op in operators] == [True, False, True]
+    assert operators[0].colocation == operators[2].colocation
+    assert [op.resident_bytes for op in operators] == [4 * 512 * 512, 0, 0]
 
 
 def test_an_open_batch_is_fixed_or_refused(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ def capture_onnx(path: Path, batch: int | None = None) -> ModelFile:
     """Capture the model in a file; see `read_onnx` for what is refused.
 
     Nodes are operators and keep their names. Initializers are resident where they are read: one
-    that several operators read is held by each of them, or keeps them together where it is large.
+    that several operators read is held by each of them, or keeps them together where it is large,
+    and is there once.
     Nodes that depend on constants alone are part of every operator that reads what they make.
     """
     model = read_onnx(path, batch)
@@ -80,6 +81,7 @@ class _Values:
             for name in dict.fromkeys(filter(None, node.input)):
                 self.readers.setdefault(name, []).append(node.name)
         self.group_of = self._groups()
+        self.resident = self._resident()
 
     def _fold(self, graph: Any) -> frozenset[str]:
         """Nodes that only read constants; what they make is a constant from then on."""
@@ -100,6 +102,15 @@ class _Values:
             for name, readers in self.readers.items()
             if self.weights.get(name, 0) >= SHARED_BYTES
         )
+
+    def _resident(self) -> dict[str, int]:
+        """Node -> bytes of the weights that live with it; a large one with its first reader."""
+        found: dict[str, int] = {}
+        for name, nbytes in self.weights.items():
+            placed = [r for r in self.readers.get(name, ()) if r not in self.constant_nodes]
+            for reader in placed[: 1 if nbytes >= SHARED_BYTES else None]:
+                found[reader] = found.get(reader, 0) + nbytes
+        return found
 
     def size(self, name: str) -> int:
         shape, dtype = self.types[name]
@@ -158,7 +169,7 @@ def _operator(node: Any, values: _Values) -> Operator:
         elementwise_flops=work.elementwise_flops,
         uncounted=work.uncounted,
         bytes_accessed=float(sum(map(values.size, {*given, *made}))),
-        resident_bytes=sum(values.weights.get(name, 0) for name in set(given)),
+        resident_bytes=values.resident.get(node.name, 0),
         phase="forward",
         module=module_of(node.name),
         signature=f"{node.op_type.lower()} {types} {' '.join(attributes)}",

@@ -185,7 +185,8 @@ def graph_of(model: Any, source: str, name: str, batch: int | None = None) -> Mo
             hint="give a model whose outputs depend on its inputs",
         )
     groups = _groups(ordered, constant)
-    operators = tuple(_operator(node, constant, groups) for node in placed)
+    counted: set[tuple[str, int]] = set()
+    operators = tuple(_operator(node, constant, groups, counted) for node in placed)
     return ModelFile(
         runtime="openvino",
         source=source,
@@ -351,7 +352,20 @@ def _input(port: Any) -> InputSpec:
     return InputSpec(name, _shape(port), np.dtype(kind.to_dtype()))
 
 
-def _operator(node: Any, constant: set[str], groups: dict[str, str]) -> Operator:
+def _resident(value: Any, constant: set[str], counted: set[tuple[str, int]]) -> int:
+    """Bytes of a constant that an operator reads; one that is not copied is there once."""
+    node = value.get_node()
+    port = node.get_friendly_name(), value.get_index()
+    if port[0] not in constant or port in counted:
+        return 0
+    if not _can_be_copied(node):
+        counted.add(port)
+    return _bytes(value)
+
+
+def _operator(
+    node: Any, constant: set[str], groups: dict[str, str], counted: set[tuple[str, int]]
+) -> Operator:
     kind, name = node.get_type_name(), node.get_friendly_name()
     given = list(node.input_values())
     made = node.outputs()
@@ -366,7 +380,6 @@ def _operator(node: Any, constant: set[str], groups: dict[str, str]) -> Operator
         product=product and partial(product, attributes, shapes, results[0]),
         window=prod(attributes.get("kernel", ())),
     )
-    held = [v for v in given if v.get_node().get_friendly_name() in constant]
     return Operator(
         name=name,
         kind=f"openvino.{kind}",
@@ -374,7 +387,7 @@ def _operator(node: Any, constant: set[str], groups: dict[str, str]) -> Operator
         elementwise_flops=work.elementwise_flops,
         uncounted=work.uncounted,
         bytes_accessed=float(sum(map(_bytes, [*given, *made]))),
-        resident_bytes=sum(map(_bytes, held)),
+        resident_bytes=sum(_resident(value, constant, counted) for value in given),
         phase="forward",
         module=module_of(name),
         signature=f"{kind} {shapes} {json.dumps(attributes, default=str, sort_keys=True)}",
