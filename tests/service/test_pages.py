@@ -37,11 +37,19 @@ def test_pages_are_filled(serving: Serving, path: str, words: tuple[str, ...]) -
     assert [word for word in words if word not in body.decode()] == []
 
 
-def test_what_is_not_there_is_a_page(serving: Serving) -> None:
-    """With what to do next; names in it are no markup."""
-    status, body = serving.request("GET", "/new/operators.plam%3Cscript%3E")
-    assert status == 404
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        *(("/new/operators.plam%3Cscript%3E", 404), ("/nowhere", 404), ("/jobs/nothing", 422)),
+        *(("/train?batch=%3Cscript%3E", 422), ("/train?batch=0", 422)),
+    ],
+)
+def test_what_is_not_there_is_a_page(serving: Serving, path: str, status: int) -> None:
+    """With what to do next, whatever is wrong in an address; names in it are no markup."""
+    answered, body = serving.request("GET", path)
+    assert answered == status
     assert "<script>" not in body.decode().split("</head>")[1]
+    assert "Next: " in body.decode()
 
 
 def test_from_the_form_to_the_result(
@@ -130,7 +138,7 @@ def test_two_plans_side_by_side(
     page.get_by_role("link", name="Open it alone").click()
     assert page.locator(".timeline .tools").count() == 2
     assert serving.request("GET", "/beside?first=none&second=none")[0] == 404
-    assert serving.request("GET", f"/beside?first=beside.json&second={sides[0]}")[0] == 404
+    assert serving.request("GET", f"/beside?first=beside.json&second={sides[0]}")[0] == 422
 
 
 def test_a_form_offers_what_its_operation_may_read(

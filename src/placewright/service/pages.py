@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
 
 from placewright import report
 from placewright.adapt.timeline import FollowedEvent, FollowedStep, followed
@@ -147,11 +149,14 @@ def add_pages(app: FastAPI, service: Service) -> Pages:
 
     async def answer(request: Request, error: Exception) -> Response:
         """An error of a page is a page."""
-        if request.url.path.startswith("/api/") or not isinstance(error, PlacewrightError):
-            return await answer_error(request, error)
-        return HTMLResponse(pages.filled("error.html", error=error.parts), 404)
+        found = await answer_error(request, error)
+        if request.url.path.startswith("/api/"):
+            return found
+        parts = parse_json(bytes(found.body).decode(), where="error")["error"]
+        return HTMLResponse(pages.filled("error.html", error=parts), found.status_code)
 
-    app.add_exception_handler(PlacewrightError, answer)
+    for kind in (PlacewrightError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, answer)
     return pages
 
 
