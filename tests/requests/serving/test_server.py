@@ -384,6 +384,9 @@ def test_servers_come_and_go(running: Running) -> None:
     assert found == [200] * 50
     status = call(running, "GET", "/status.json")[2]
     assert {s["name"]: s["active"] for s in status["servers"]}["c"] is False
+    assert (
+        [*status["latency_s"]] == [*status["batch_latency_s"]] == ["a", "b"]
+    )  # what profile reads
     assert call(running, "POST", "/admin/servers", data)[0] == 200  # the name is free again
     assert call(running, "POST", "/admin/servers", data)[0] == 400  # and taken
     slots = running.dispatcher.fleet.slots

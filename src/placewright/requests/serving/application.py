@@ -334,6 +334,7 @@ async def _server(request: AdminRequest, limits: HttpLimits) -> tuple[str, float
     document = await read_object(request.receive, request.headers, limits.body_s, request.take)
     name, speed = document.get("name"), document.get("speed", 1.0)
     number = isinstance(speed, int | float) and not isinstance(speed, bool)
+    number = number and document.keys() <= {"name", "speed"}
     # Compared before it is converted: a whole number may be too large for a float.
     if not isinstance(name, str) or not name or not number or not 0 < speed <= 1:
         raise Refusal(400, 'send {"name": NAME, "speed": SPEED}, SPEED above 0 and at most 1')
@@ -398,14 +399,8 @@ def status(dispatcher: Dispatcher, observer: Observer) -> dict[str, Any]:
 
 def _latencies(dispatcher: Dispatcher) -> dict[str, dict[str, float | None]]:
     """Seconds of one row by server and variant; ``None`` where it cannot run."""
-    service = dispatcher.service
-    return {
-        server: {
-            variant: finite(float(service.latency_s[i, v, 1]))
-            for v, variant in _served_variants(dispatcher)
-        }
-        for i, server in enumerate(service.server_names)
-    }
+    rows = _batch_latencies(dispatcher).items()
+    return {server: {v: row[0] for v, row in each.items()} for server, each in rows}
 
 
 def _served_variants(dispatcher: Dispatcher) -> Iterator[tuple[int, str]]:
@@ -425,4 +420,5 @@ def _batch_latencies(dispatcher: Dispatcher) -> dict[str, dict[str, list[float |
             for v, variant in _served_variants(dispatcher)
         }
         for i, server in enumerate(service.server_names)
+        if dispatcher.fleet.slots[i].active  # else it was removed
     }
