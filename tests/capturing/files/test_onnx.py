@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
 from onnx import NodeProto, TensorProto, helper
 
@@ -78,6 +79,21 @@ def test_a_large_weight_keeps_its_readers_together(
     assert [bool(op.colocation) for op in operators] == [True, False, True]
     assert operators[0].colocation == operators[2].colocation
     assert [op.resident_bytes for op in operators] == [4 * 512 * 512, 0, 0]
+
+
+def test_nodes_that_no_output_needs_are_left_out(tmp_path: Path) -> None:
+    """Also those that could not be placed; a part of them alone would have no outputs."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="needed"),
+        helper.make_node("Exp", ["x"], ["unread"]),
+        helper.make_node("NonZero", ["unread"], ["places"]),
+        helper.make_node("Split", ["a"], ["y", ""], name="last", num_outputs=2),
+    ]
+    path = save(tmp_path / "m.onnx", nodes, [], {"x": [4]}, {"y": [2]})
+    model = onnx.load(path)
+    model.opset_import[0].version = 18
+    onnx.save(model, path)
+    assert capture_onnx(path).graph.operator_names == ("needed", "last")
 
 
 def test_an_open_batch_is_fixed_or_refused(tmp_path: Path) -> None:
@@ -178,6 +194,7 @@ def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
 def test_nodes_and_values_that_lack_something_are_refused(tmp_path: Path) -> None:
     """Outputs, an operator, what makes an input, a known type; with the node or the value."""
     relu = helper.make_node("Relu", ["x"], ["y"], name="r")
+    add = helper.make_node("Add", ["x", "c"], ["y"], name="a")
     index = helper.make_tensor("i", TensorProto.INT64, [1], [3])
     sparse = helper.make_sparse_tensor(weight("v", 1), index, [4])
     constant = helper.make_node("Constant", [], ["c"], name="c", sparse_value=sparse)
@@ -186,8 +203,8 @@ def test_nodes_and_values_that_lack_something_are_refused(tmp_path: Path) -> Non
     cases: dict[str, tuple[list[NodeProto], list[TensorProto]]] = {
         r"node 1 '': a node without an operator": ([relu, NodeProto()], []),
         r"node 0 'x': a node without .* outputs": ([NodeProto(name="x", op_type="Relu")], []),
-        r"node 'c': a sparse constant": ([constant, relu], []),
-        r"its shapes or types contradict each other .*99": ([typed, relu], []),
+        r"node 'c': a sparse constant": ([constant, add], []),
+        r"its shapes or types contradict each other .*99": ([typed, add], []),
         r"node 'o': reads 'none', which nothing makes": ([own], []),
         r"value 'w': is no tensor of a known type": ([relu], [TensorProto(name="w", data_type=99)]),
     }

@@ -292,6 +292,7 @@ def read_onnx(path: Path, batch: int | None = None) -> Any:
                 hint="export the model again; `onnx.checker.check_model` says more",
             ) from error
     _check_outputs(model.graph.node, path)
+    _drop_unread(model.graph)
     _refuse_control_flow(model.graph.node, path)
     _name_nodes(model.graph)
     _fix_batch(model.graph, batch, path)
@@ -371,6 +372,24 @@ def _check_outputs(nodes: Iterable[Any], path: Path) -> None:
                 where=f"{path}: node {k} {node.name!r}",
                 hint="export the model again; `onnx.checker.check_model` says more",
             )
+
+
+def _drop_unread(graph: Any) -> None:
+    """Drop nodes that no output needs, as ONNX Runtime does."""
+    wanted, kept = {value.name for value in graph.output}, []
+    for node in reversed(graph.node):
+        if not wanted.isdisjoint(filter(None, node.output)):
+            wanted.update(node.input)
+            kept.append(node)
+    _keep(graph, kept[::-1])
+
+
+def _keep(graph: Any, nodes: list[Any]) -> None:
+    """Leave the graph these of its nodes."""
+    if len(nodes) < len(graph.node):
+        copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
 
 
 def _check_inputs(graph: Any, path: Path) -> None:
@@ -505,10 +524,7 @@ def _constants_to_initializers(graph: Any, path: Path) -> None:
         else:
             array = _constant_array(value)
             graph.initializer.append(numpy_helper.from_array(array, node.output[0]))
-    if len(kept) < len(graph.node):
-        kept = [type(node).FromString(node.SerializeToString()) for node in kept]
-        del graph.node[:]
-        graph.node.extend(kept)
+    _keep(graph, kept)
 
 
 def _constant_array(value: Any) -> Any:
