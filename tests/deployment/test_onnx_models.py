@@ -175,6 +175,24 @@ def test_parts_compute_what_the_whole_model_does(tmp_path: Path, kind: str) -> N
     assert (checked.max_abs_error > 1e-5) == (kind == "weights of 4 bits")
 
 
+def test_a_batch_that_a_model_does_not_take_is_named(tmp_path: Path) -> None:
+    """By both runtimes; shape inference of ONNX does not see it."""
+    one = onnx.numpy_helper.from_array(np.array([1, 4]), "one")
+    ends = [
+        helper.make_tensor_value_info(n, FLOAT, s) for n, s in {"x": ["N", 4], "y": [1, 4]}.items()
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "one"], ["y"])], "fixed", ends[:1], ends[1:], [one]
+    )
+    opsets = [helper.make_opsetid("", 21)]
+    path = tmp_path / "fixed.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), str(path))
+    with pytest.raises(RunError, match=r"fixed\.onnx: ONNX Runtime failed .*reshape"):
+        profile_model_file(capture_model_file(path, 3), THREE)
+    with pytest.raises(InputError, match="does not take a batch of 3"):
+        capture_model_file(f"openvino:{path}", 3)
+
+
 BF16, E4M3, INT4 = (
     getattr(onnx.TensorProto, name) for name in ("BFLOAT16", "FLOAT8E4M3FN", "INT4")
 )

@@ -278,7 +278,8 @@ def unplaced_outputs(file: ModelFile, inputs: Mapping[str, Array]) -> Mapping[st
     )
 
     session = open_session(whole_model(file), file.source)
-    return dict(zip(names, map(as_array, run_session(session, names, inputs)), strict=True))
+    made = run_session(session, names, inputs, file.source)
+    return dict(zip(names, map(as_array, made), strict=True))
 
 
 def compared(

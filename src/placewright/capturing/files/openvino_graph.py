@@ -217,8 +217,16 @@ def _fix_batch(model: Any, batch: int | None, source: str) -> None:
             )
         shape[0] = batch
         shapes[port] = shape
-    if shapes:
-        model.reshape(shapes)
+    try:
+        if shapes:
+            model.reshape(shapes)
+    except RuntimeError as error:
+        raise InputError(
+            f"the model does not take a batch of {batch}",
+            where=source,
+            by=reason(error),
+            hint="leave --batch out, or convert the model with a dynamic batch",
+        ) from error
 
 
 def _check(model: Any, ordered: list[Any], source: str) -> None:

@@ -112,15 +112,29 @@ OF_PACKAGE = 2
 """What NumPy says of types that a package has added, such as those of ``ml_dtypes``."""
 
 
-def run_session(session: Any, outputs: Iterable[str], values: Mapping[str, Any]) -> list[Any]:
-    """What ``session.run`` returns; values of types that NumPy does not have are ``OrtValue``."""
+def run_session(
+    session: Any, outputs: Iterable[str], values: Mapping[str, Any], where: str
+) -> list[Any]:
+    """What ``session.run`` returns; values of types that NumPy does not have are ``OrtValue``.
+
+    Raises `RunError`: ONNX Runtime failed.
+    """
     types = {made.name: made.type.removeprefix("tensor(") for made in session.get_outputs()}
-    given = {made.name: values[made.name] for made in session.get_inputs()}
     wanted = list(outputs)
     foreign = any(types[name].startswith(FOREIGN) for name in wanted)
-    held = {name: _held(value, foreign) for name, value in given.items()}
-    made = session.run_with_ort_values(wanted, held) if foreign else session.run(wanted, held)
-    return list(made)
+    try:
+        held = {x.name: _held(values[x.name], foreign) for x in session.get_inputs()}
+        return list(
+            session.run_with_ort_values(wanted, held) if foreign else session.run(wanted, held)
+        )
+    except Exception as error:  # its classes derive from Exception alone
+        raise RunError(
+            "ONNX Runtime failed in the model, or in a part of it",
+            where=where,
+            by=" ".join(str(error).split())[-300:],
+            hint="run the unplaced model by ONNX Runtime to see if that works; with --batch, "
+            "export it again if a reshape in it names a batch",
+        ) from error
 
 
 def _held(value: Any, always: bool) -> Any:
@@ -275,19 +289,12 @@ class _StepValues:
                 self._wait_for(part)
                 try:
                     self._run_part(k, part)
-                except Exception as error:
+                except Exception:
                     self.failed = True
                     # All of them: whoever waits for what will not be made would wait for ever.
                     for event in self.done:
                         event.set()
-                    if isinstance(error, RunError):
-                        raise
-                    raise RunError(
-                        "ONNX Runtime failed in a part of the model",
-                        where=f"{self.owner.file.source}: {part.nodes[0]!r} to {part.nodes[-1]!r}",
-                        by=" ".join(str(error).split())[-300:],
-                        hint="run the unplaced model by ONNX Runtime to see if that works",
-                    ) from error
+                    raise
 
     def _wait_for(self, part: OnnxPart) -> None:
         latest = 0.0
@@ -306,7 +313,8 @@ class _StepValues:
     def _run_part(self, k: int, part: OnnxPart) -> None:
         began = time.perf_counter()
         session = self.owner._sessions[k]
-        made = run_session(session, part.outputs, self.values)
+        where = f"{self.owner.file.source}: {part.nodes[0]!r} to {part.nodes[-1]!r}"
+        made = run_session(session, part.outputs, self.values, where)
         speed = self.owner.cluster.devices[part.device].speed
         if self.owner.emulate and speed < 1:
             _sleep_until(began + (time.perf_counter() - began) / speed)
@@ -394,7 +402,7 @@ def operator_seconds(file: ModelFile, threads: int) -> FloatArray:
         session = open_session(
             whole_model(file), file.source, threads=threads, optimise=False, profile=prefix
         )
-        run_seconds(lambda: run_session(session, file.outputs, inputs))
+        run_seconds(lambda: run_session(session, file.outputs, inputs, file.source))
         times = _by_node(Path(session.end_profiling()))
     alike: dict[str, list[float]] = {}  # one that was disturbed is corrected by those like it
     for op in file.graph.operators:
@@ -414,7 +422,7 @@ def whole_seconds(file: ModelFile, threads: int) -> float:
     """Median seconds of the unplaced, optimised model."""
     session = open_session(whole_model(file), file.source, threads=threads)
     inputs = dict(file.random_inputs())
-    return median(run_seconds(lambda: run_session(session, file.outputs, inputs)))
+    return median(run_seconds(lambda: run_session(session, file.outputs, inputs, file.source)))
 
 
 def _by_node(path: Path) -> dict[str, list[float]]:
@@ -658,6 +666,6 @@ def run_exported(manifest: Path, inputs: Mapping[str, Array]) -> dict[str, Array
                 by=", ".join(missing),
                 hint="export the plan again",
             )
-        made = run_session(session, part["outputs"], values)
+        made = run_session(session, part["outputs"], values, f"{manifest}: {part['file']}")
         values |= dict(zip(part["outputs"], made, strict=True))
     return {name: as_array(values[name]) for name in data["outputs"]}
