@@ -428,6 +428,8 @@ class Sampling:
         The same seed gives the same tokens; without one they differ.
     stop
         Texts before which the text ends.
+    continues
+        Whether the text goes on with that of the prompt, a space between them included.
     """
 
     new_tokens: int
@@ -435,6 +437,7 @@ class Sampling:
     top_p: float | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)

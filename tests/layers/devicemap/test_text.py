@@ -377,6 +377,27 @@ def test_text_behind_a_token_that_is_not_shown(tmp_path: Path) -> None:
     assert "".join(pieces) == tokenizer.decode(tokens) == "w5 w7 w9"
 
 
+def test_a_continuation_begins_with_the_space_of_its_first_word(tmp_path: Path) -> None:
+    """Tokenizers of SentencePiece leave it out at the begin of a text, as in a conversation."""
+    from tokenizers import Tokenizer as Made
+    from tokenizers import decoders, models, pre_tokenizers
+
+    words = ["\u2581the", "\u2581quick", "\u2581fox", "es"]
+    made = Made(models.WordLevel(dict(zip(words, range(4), strict=True))))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(tmp_path)
+    tokenizer, text, tokens = Tokenizer(tmp_path), "the quick foxes", [0, 1, 2, 3]
+    for first in range(1, 4):
+        for prompt, known in ((tokens[:first], tokenizer.decode(tokens[:first])), ((), "")):
+            pieces: list[str] = []
+            watch = _Watch(tokenizer, (), pieces.append, lambda: False, prompt)
+            for k in range(first, 4):
+                watch(torch.tensor([tokens[: k + 1]]), None)
+            watch.finish()
+            assert known + "".join(pieces) == (text if prompt else tokenizer.decode(tokens[first:]))
+            assert watch.count == 4 - first
+
+
 def test_characters_of_several_tokens_come_whole(tmp_path: Path) -> None:
     """No piece has half a character; the template is the model's."""
     template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<bot>"

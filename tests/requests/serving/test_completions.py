@@ -122,7 +122,7 @@ def test_a_text_and_a_chat(echo: tuple[Echo, Serving]) -> None:
     assert found["choices"] == [choice]
     usage = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
     assert found["usage"] == usage
-    assert model.seen[-1] == Sampling(3, 0.5, 0.9, 7, ("x",))
+    assert model.seen[-1] == Sampling(3, 0.5, 0.9, 7, ("x",), continues=True)
 
     parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
     asked = CHAT | {

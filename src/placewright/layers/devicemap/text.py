@@ -405,7 +405,7 @@ class PlacedText:
         """See `TextModel`."""
         model = self._loaded()
         stop = (*how.stop, *_texts(model.generation_config.stop_strings))
-        watch = _Watch(self._tokenizer, stop, put, left)
+        watch = _Watch(self._tokenizer, stop, put, left, tokens if how.continues else ())
         ids = torch.tensor([list(tokens)])
         try:
             found = model.generate(
@@ -434,6 +434,8 @@ class _Watch:
 
     Text that may be the beginning of a text to stop at waits; so do tokens that are no whole
     character yet.
+
+    `prompt`: tokens whose text is continued: many tokenizers leave out a space at the begin.
     """
 
     def __init__(
@@ -442,17 +444,23 @@ class _Watch:
         stop: Sequence[str],
         put: Callable[[str], object],
         left: Callable[[], bool],
+        prompt: Sequence[int] = (),
     ) -> None:
         self._tokenizer, self._stop, self._put, self._left = tokenizer, stop, put, left
-        self._tokens: list[int] = []
-        self._begin = self._shown = 0  # of the tokens: text from `begin` to `shown` is known
+        before = [] if tokenizer.own is None else list(prompt[-BEFORE:])
+        if tokenizer.decode(before).endswith(UNFINISHED):
+            before = []
+        self._tokens = before
+        # Text from `begin` to `shown` of the tokens is known.
+        self._begin, self._shown = 0, len(before)
+        self._first = len(before)
         self._held = ""
         self.stopped = False
 
     @property
     def count(self) -> int:
         """Tokens that were generated."""
-        return len(self._tokens)
+        return len(self._tokens) - self._first
 
     def __call__(self, ids: Tensor, scores: Any, **rest: Any) -> Tensor:
         self._tokens.append(int(ids[0, -1]))
@@ -490,6 +498,10 @@ class _Watch:
         self._held = self._held[len(sent) :]
         if sent:
             self._put(sent)
+
+
+BEFORE = 8
+"""Tokens of a prompt with which its continuation is decoded."""
 
 
 def _overlap(text: str, stop: str) -> int:

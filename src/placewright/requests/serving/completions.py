@@ -452,7 +452,8 @@ class Completions(Site):
             )
             raise Refusal(400, why, code="context_length_exceeded")
         stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
-        return Sampling(limit, asked.temperature, asked.top_p, asked.seed, tuple(stop))
+        chosen = asked.temperature, asked.top_p, asked.seed
+        return Sampling(limit, *chosen, tuple(stop), isinstance(asked, CompletionBody))
 
     async def _begun(self, tokens: Sequence[int], how: Sampling, presence: Presence) -> Generation:
         """Generate in a thread, as soon as there is a place."""
