@@ -81,6 +81,22 @@ def test_a_large_weight_keeps_its_readers_together(
     assert [op.resident_bytes for op in operators] == [4 * 512 * 512, 0, 0]
 
 
+def test_weights_of_few_bits_count_as_they_are_held(tmp_path: Path) -> None:
+    """ONNX Runtime multiplies by them, or makes numbers of them each time; it keeps no others."""
+    held = helper.make_tensor("w", TensorProto.INT4, [64, 32], [1] * 64 * 32)
+    scale = helper.make_tensor("s", TensorProto.FLOAT, [], [0.5])
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"]),
+        helper.make_node("MatMul", ["x", "d"], ["y"]),
+    ]
+    path = save(tmp_path / "m.onnx", nodes, [held, scale], {"x": [1, 64]}, {"y": [1, 32]})
+    model = onnx.load(path)
+    model.opset_import[0].version = 21
+    onnx.save(model, path)
+    (product,) = capture_onnx(path).graph.operators
+    assert product.resident_bytes == 64 * 32 // 2 + 4
+
+
 def test_nodes_that_no_output_needs_are_left_out(tmp_path: Path) -> None:
     """Also those that could not be placed; a part of them alone would have no outputs."""
     nodes = [

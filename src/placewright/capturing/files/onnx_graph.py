@@ -60,6 +60,10 @@ def capture_onnx(path: Path, batch: int | None = None) -> ModelFile:
     )
 
 
+PACKED_BITS = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}
+"""Bits of the types of which several elements are in a byte; NumPy gives each a byte."""
+
+
 class _Values:
     """Shapes, types and sizes of all values of a model, and which of them are constants."""
 
@@ -84,15 +88,21 @@ class _Values:
         self.resident = self._resident()
 
     def _fold(self, graph: Any) -> frozenset[str]:
-        """Nodes that only read constants; what they make is a constant from then on."""
+        """Nodes that only read constants; what they make is a constant from then on.
+
+        ONNX Runtime computes all but ``DequantizeLinear`` when it loads the model: a weight of few
+        bits stays what it is.
+        """
         found = set()
         for node in graph.node:
             if all(not name or name in self.weights for name in node.input):
                 if _draws(node):  # a copy in every part would draw other numbers
                     continue
                 found.add(node.name)
+                kept = node.op_type == "DequantizeLinear"
+                held = sum(self.weights[name] for name in node.input if name)
                 for name in filter(None, node.output):
-                    self.weights[name] = self.size(name)
+                    self.weights[name] = held if kept else self.size(name)
         return frozenset(found)
 
     def _groups(self) -> dict[str, str]:
@@ -114,7 +124,7 @@ class _Values:
 
     def size(self, name: str) -> int:
         shape, dtype = self.types[name]
-        return prod(shape) * dtype.itemsize
+        return (prod(shape) * PACKED_BITS.get(dtype.name, 8 * dtype.itemsize) + 7) // 8
 
     def spec(self, name: str) -> TensorSpec:
         shape, dtype = self.types[name]
