@@ -77,7 +77,12 @@ def test_what_a_job_cannot_use_is_no_option_of_its_operation(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"source": "x", "report": "a"}, {"source": "x", "batch": 0}, {"source": 3}]
+    "given",
+    [
+        *({}, {"source": "x", "report": "a"}, {"source": "x", "batch": 0}, {"source": 3}),
+        *({"source": "x", "seed": wrong} for wrong in (True, "5", 1.5)),
+        *({"source": "x", name: "no"} for name in ("bounds", "trace", "time_limit")),
+    ],
 )
 def test_what_the_schema_does_not_allow_is_refused(given: dict[str, object]) -> None:
     """A missing argument, an option of the service's own, a number out of range, another type."""

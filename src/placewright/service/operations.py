@@ -122,10 +122,11 @@ class Option:
     def field(self) -> tuple[Any, Any]:
         """Type and description for pydantic."""
         if self.written:
-            return bool, Field(False, description=f"Keep this file: {self.help}")
+            return bool, Field(False, strict=True, description=f"Keep this file: {self.help}")
         least, most = self.limits
-        numbers: dict[str, Any] = {"ge": least, "le": most, "allow_inf_nan": False}
-        given = numbers if self.kind == "number" else {}
+        # Strict: true is no number, and "no" no switch.
+        numbers: dict[str, Any] = {"ge": least, "le": most, "allow_inf_nan": False, "strict": True}
+        given = {"number": numbers, "flag": {"strict": True}}.get(self.kind, {})
         kind = self.type
         if self.many:
             item: Any = Annotated[get_args(kind)[0], Field(**given)]
