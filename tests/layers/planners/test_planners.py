@@ -91,7 +91,8 @@ def test_more_memory_is_never_worse_and_no_part_beats_the_whole() -> None:
 
 def test_a_choice_of_memory_options_is_never_worse_than_one() -> None:
     """Where there is room for few plans, and all of both options are more than `SMALL`."""
-    p = random_tiny(4).replace(memory_bytes=[300.0] * 4, recompute=False, zero_stages=(0,))
+    p = random_tiny(4).replace(memory_bytes=[700.0] * 4, recompute=False, zero_stages=(0,))
+    p = p.replace(global_batch=48)
     both = p.replace(recompute=True)
     assert space_size(p, SMALL) < SMALL <= space_size(both, SMALL)
     alone = judge(p, Dp()(p, Context()).plan)

@@ -73,7 +73,7 @@ from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Context, Count, Proposal
 from placewright.solvers.pbqp import Pbqp, solve_pbqp
 
-SMALL = 2_000
+SMALL = 5_000
 """Plans of one memory option up to which the space is searched to its end."""
 
 
