@@ -76,6 +76,15 @@ def test_epochs_come_one_by_one() -> None:
     assert losses[0] != pytest.approx(losses[1], rel=1e-3)
 
 
+def test_samples_that_no_node_holds_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """They are left out, and the user hears of it."""
+    placed_job(digits_job(26), tiny([15, 9])).close()
+    assert "2 of the 26 samples of pictures are not trained on" in caplog.text
+    caplog.clear()
+    placed_job(digits_job(26), tiny([24, 2])).close()
+    assert not caplog.text
+
+
 def test_a_testbed_is_not_hurried() -> None:
     """Before anything starts."""
     with pytest.raises(InputError, match="real time"):

@@ -160,6 +160,10 @@ def placed_job(
 
     if engine == "testbed" and speed != 1.0:
         raise InputError("a testbed runs in real time", where="speed", by=f"{speed:g}")
+    unused = len(job.samples) - int(problem.samples.sum())
+    if unused > 0:
+        held = "%d of the %d samples of %s are not trained on: the nodes hold %d in all"
+        LOG.warning(held, unused, len(job.samples), job.samples.where, problem.samples.sum())
     recipe = recipe or Recipe(epochs=problem.epochs)
     problem = executed(problem).replace(epochs=recipe.epochs)
     with ExitStack() as stack:
