@@ -170,7 +170,11 @@ def test_sources_mean_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    "name", ["llama, biases, tied", "mixtral", "gpt2", "gemma2", "falcon", "deepseek_v3", "t5"]
+    "name",
+    [
+        *("llama, biases, tied", "mixtral", "gpt2", "gemma2", "falcon", "falcon, grouped"),
+        *("deepseek_v3", "t5"),
+    ],
 )
 def test_modules_on_the_meta_device_mean_the_same(name: str) -> None:
     """Parameters of each block, caches and what is tied are those of the configuration."""

@@ -431,12 +431,14 @@ def _attention(config: Config, family: Family, architecture: str, d: int) -> _At
         biases += queries + keys
     if architecture == "phi" and config.flag("qk_layernorm"):
         biases += 4 * width
+    # Transformers repeats keys and values of Falcon's groups for each head before it keeps them.
+    kept = queries if architecture == "falcon" and shared > 1 else keys
     return _Attention(
         d * (queries + 2 * keys) + queries * d,
         biases,
-        2 * keys,
+        2 * kept,
         2 * queries,
-        2 * queries + 2 * keys,
+        2 * queries + 2 * kept,
     )
 
 
