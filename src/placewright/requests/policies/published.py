@@ -204,6 +204,8 @@ class Switching:
     def __init__(
         self, service: Service, rates: tuple[float, ...], variants: tuple[str, ...], margin: float
     ) -> None:
+        for name in variants:
+            check_known("variant", name, service.variant_names, where="policy 'ms'")
         if service.families > 1:
             raise InputError(
                 "the policy knows one family only, and would answer it in place of the others",
@@ -214,8 +216,6 @@ class Switching:
         self.margin = margin
         self.rates: FloatArray = np.sort(np.array(rates, dtype=np.float64))
         self.variants = dict(zip(rates, variants, strict=False))
-        for name in variants:
-            check_known("variant", name, service.variant_names, where="policy 'ms'")
         self.revise(service)
 
     def revise(self, service: Service) -> None:
