@@ -111,6 +111,18 @@ def test_a_lost_attempt_that_still_lives_reports_nothing(tmp_path: Path) -> None
     assert ending.exit_code == 3
 
 
+def test_folders_are_packed_and_what_links_name_stays(tmp_path: Path) -> None:
+    """A job's own folders become archives; a folder of somebody else does not."""
+    folder, other = JobFolder(tmp_path / "job"), tmp_path / "other"
+    for made in (folder.out / "exported", other):
+        made.mkdir(parents=True)
+        (made / "part").touch()
+    (folder.out / "linked").symlink_to(other)
+    folder.pack()
+    assert sorted(each.name for each in folder.out.iterdir()) == ["exported.zip", "linked"]
+    assert (other / "part").exists()
+
+
 def test_a_pipe_that_nobody_reads_is_no_progress_to_wait_for(tmp_path: Path) -> None:
     """Nothing is written, and the command goes on."""
     os.mkfifo(tmp_path / "pipe")

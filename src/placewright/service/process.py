@@ -103,7 +103,9 @@ class JobFolder:
 
     def pack(self) -> None:
         """Make an archive of each folder that was written, which is downloaded as one file."""
-        for folder in filter(Path.is_dir, list(self.out.glob("*"))):
+        for folder in list(self.out.glob("*")):
+            if folder.is_symlink() or not folder.is_dir():  # what a link names is not the job's
+                continue
             with suppress(OSError):  # a full disk: what was written stays
                 make_archive(str(folder), "zip", folder)
                 rmtree(folder)

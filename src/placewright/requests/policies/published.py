@@ -204,12 +204,13 @@ class Switching:
     def __init__(
         self, service: Service, rates: tuple[float, ...], variants: tuple[str, ...], margin: float
     ) -> None:
+        where = "policy 'ms'" if variants else "policy 'jf'"
         for name in variants:
-            check_known("variant", name, service.variant_names, where="policy 'ms'")
+            check_known("variant", name, service.variant_names, where=where)
         if service.families > 1:
             raise InputError(
                 "the policy knows one family only, and would answer it in place of the others",
-                where="policy 'jf' or 'ms'",
+                where=where,
                 by=f"the service has {', '.join(service.family_names)}",
                 hint="serve them by another policy, edf-fastest or rolling",
             )
