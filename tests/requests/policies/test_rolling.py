@@ -10,8 +10,9 @@ from placewright.requests.judge import RequestJudgement, judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import named_policy
 from placewright.requests.policies.horizon import wait_until
+from placewright.requests.policies.published import TwoSteps
 from placewright.requests.policies.rolling import Rolling
-from placewright.requests.policy import warm_up
+from placewright.requests.policy import Specification, warm_up
 from placewright.requests.problem import RequestProblem
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import service_of
@@ -57,10 +58,12 @@ def test_it_takes_a_full_queue_and_servers_that_are_down() -> None:
     assert not policy.decide(0.2, queue, servers).dispatches
 
 
-def test_a_revised_service_is_used() -> None:
+@pytest.mark.parametrize("rules", [Rolling(), TwoSteps()])
+def test_a_revised_service_is_used(rules: Specification) -> None:
     """A third server is added while it runs: it gets work."""
     old = random_problem(2).service
-    policy, queue = Rolling().start(old), Queue()
+    policy, queue = rules.start(old), Queue()
+    warm_up(policy, old)
     keep = np.append(np.arange(old.servers), 0)
     changes = {
         key: getattr(old, key)[keep]

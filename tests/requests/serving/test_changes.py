@@ -203,7 +203,7 @@ def test_a_policy_that_cannot_serve_other_variants_refuses_the_change() -> None:
     """Parameters that were fitted to two variants: nothing changes, and requests are answered."""
 
     async def main() -> tuple[list[str], str]:
-        plan = RequestPlan("opportunity", (("patience_s", (1.0, 1.0)), ("worth", (0.8, 0.9))))
+        plan = RequestPlan("opportunity", (("patience_s", (1.0, 1.0)), ("worth", (0.1, 0.1))))
         dispatcher = Dispatcher([family(matmuls=(0, 0))], lambda s: start(plan, s), engine=Hold())
         fleet = dispatcher.fleet
         await fleet.add_server("a")

@@ -7,6 +7,8 @@ import select
 import socket
 import ssl
 import subprocess
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ from placewright.requests.serving.grpc_interface import GrpcInterface, _message_
 from placewright.requests.serving.load import Traffic, load_target, target_at
 from placewright.requests.serving.measured import read_status
 from placewright.requests.serving.server import Running, ServingOptions, serve
+from placewright.requests.serving.site import HttpLimits
 from tests.requests.serving.models import family
 
 client = pytest.importorskip("tritonclient.grpc")
@@ -56,6 +59,7 @@ def running(certificate: tuple[Path, Path]) -> Iterator[Running]:
         tls_key=key,
         token="a-token-of-clients",
         origins=("https://example.org",),
+        limits=HttpLimits(body_s=1.0, bodies_bytes=32 << 20),  # one message at a time
     )
     with serve([family()], {"a": 1.0}, options) as found:
         yield found
@@ -177,6 +181,80 @@ def test_refusals_have_the_codes_of_grpc(
     assert found.value.status() == f"StatusCode.{status}"
 
 
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (b"\x32\x00" * 5_000_000, "more than 4096 parts"),
+        (b"\x2a\x00" * 5_000_000, "more than 4096 parts"),
+        (b"\x3a\x00" * 5_000_000, "more than 4096 parts"),
+        (b"\x2a\x80\x80\x40" + b"\x18\x01" * (1 << 19), "more than 4096 parts"),
+        (b"\x2a\x84\x80\x04\x1a\x80\x80\x04" + b"\x01" * (1 << 16), "more than 64 axes"),
+        (b"\x2a\x08\x22\x06\x0a\x04", "no ModelInferRequest"),
+        (b"\xff" * 100, "no ModelInferRequest"),
+        (b"\x2c" * 100, "no ModelInferRequest"),
+    ],
+    ids=["outputs", "inputs", "raw", "shape", "axes", "cut off", "no message", "groups"],
+)
+def test_no_message_is_worth_more_than_its_bytes(triton: Any, message: bytes, words: str) -> None:
+    """Empty parts of two bytes each would keep all others waiting while they are made."""
+    call = triton._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+    begun_s = time.process_time()
+    with pytest.raises(grpc.RpcError, match=words) as refused:
+        call(message, timeout=20, metadata=tuple(HEADERS.items()))
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert time.process_time() < begun_s + 5
+
+
+@pytest.mark.parametrize(
+    ("name", "headers", "code"),
+    [
+        ("ModelInfer", HEADERS, "DEADLINE_EXCEEDED"),
+        ("ServerMetadata", {}, "UNAUTHENTICATED"),
+        ("ServerLive", {}, "OK"),
+    ],
+)
+def test_no_call_waits_for_its_message_without_end(
+    triton: Any, name: str, headers: dict[str, str], code: str
+) -> None:
+    """Else calls that are begun, and no more, take the places of all others."""
+    begun = triton._channel.stream_unary(f"/inference.GRPCInferenceService/{name}")
+    never = threading.Event()
+    sent = (b"" for _ in range(1) if never.wait(20))
+    called = begun.future(sent, timeout=20, metadata=tuple(headers.items()))
+    assert called.code() == grpc.StatusCode[code]
+    never.set()
+
+
+def test_messages_that_arrive_share_the_memory_of_bodies(triton: Any) -> None:
+    """Nothing says how long one will be: with room for one of the longest, one arrives at once."""
+    path = "/inference.GRPCInferenceService/ModelInfer"
+    told = {"timeout": 20, "metadata": tuple(HEADERS.items())}
+    never = threading.Event()
+
+    def waits() -> bool:
+        """For a call that has begun; on a busy machine that may come second."""
+        silent = (b"" for _ in range(1) if never.wait(20))
+        begun = triton._channel.stream_unary(path).future(silent, **told)
+        time.sleep(0.3)
+        triton.infer("double", [asked(np.ones((1, 4), np.float32))], headers=HEADERS)
+        return bool(begun.done()) and begun.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+
+    assert any(waits() for _ in range(4))
+    never.set()
+    with pytest.raises(grpc.RpcError, match="one message"):
+        triton._channel.stream_unary(path)(iter([b"", b""]), **told)
+
+
+def test_shared_memory_is_refused_as_over_http(triton: Any) -> None:
+    """Where a tensor names it."""
+    from tritonclient.utils import InferenceServerException
+
+    tensor = asked(np.ones((1, 4), np.float32))
+    tensor.set_shared_memory("region", 16)
+    with pytest.raises(InferenceServerException, match="shared memory is not served"):
+        triton.infer("double", [tensor], headers=HEADERS)
+
+
 def test_a_call_that_is_not_served_is_unimplemented(triton: Any) -> None:
     """Shared memory, say."""
     from tritonclient.utils import InferenceServerException
@@ -231,11 +309,11 @@ def test_own_clients_check_the_certificate(
     with pytest.raises(InputError, match="has no certificates"):
         read_status(running.url, certificate[1])
     target = target_at(running.url, None, "a-token-of-clients", certificate[0])
-    (result,) = load_target(target, [0.2], Traffic(duration_s=1.0, deadlines=20.0))
+    (result,) = load_target(target, [0.3], Traffic(duration_s=3.0, deadlines=1e3))
     assert result.statuses == {"200": result.requests}
     assert result.success == result.predicted_success == 1.0
     with pytest.raises(RunError, match="no request was answered"):
-        load_target(replace(target, certificates=None), [0.2], Traffic(duration_s=1.0))
+        load_target(replace(target, certificates=None), [0.3], Traffic(duration_s=3.0))
 
 
 def test_pages_of_an_allowed_origin_are_answered(

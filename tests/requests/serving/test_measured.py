@@ -72,7 +72,7 @@ def test_load_goes_to_the_version_and_sizes_that_are_simulated(tmp_path: Path) -
         asked = {None: 0.4, "od/d n@me@version=2": 0.8, "wide@width=4": 0.5, "wide@width=8": 0.5}
         for family, accuracy in asked.items():
             target = target_at(running.url, family)
-            (result,) = load_target(target, [0.3], Traffic(duration_s=1.0, deadlines=50.0))
+            (result,) = load_target(target, [0.3], Traffic(duration_s=2.0, deadlines=1e3))
             assert result.statuses == {"200": result.requests}
             assert result.effective_accuracy == pytest.approx(accuracy)
     lines = map(json.loads, log.read_text().splitlines())

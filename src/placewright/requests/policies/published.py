@@ -16,6 +16,7 @@ Baselines that bind a request to a server when it arrives; each server orders it
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
@@ -458,6 +459,8 @@ class OffloadAndSchedule:
         self.service = service
         self.alone_s = service.planned_s(1.0)[:, :, 1]
         self.runs = np.isfinite(self.alone_s).any(axis=0)
+        self._accuracies: list[float] = np.unique(service.accuracy).tolist()
+        self._known: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
 
     def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:
         """Offload what is new; schedule every idle server."""
@@ -477,13 +480,22 @@ class OffloadAndSchedule:
         return Decision(tuple(dispatches), np.array(refused) if refused else NONE)
 
     def _acceptable(self, slot: int, queue: Queue) -> list[int]:
-        s = self.service
-        family = (s.family == queue.family[slot]) & self.runs
-        own = family & (s.accuracy >= queue.min_accuracy[slot])
-        return np.flatnonzero(own).tolist() or np.flatnonzero(family).tolist()
+        return self._variants(slot, queue)[0]
 
     def _fastest_s(self, slot: int, server: int, queue: Queue) -> float:
-        return float(self.alone_s[server, self._acceptable(slot, queue)].min())
+        return self._variants(slot, queue)[1][server]
+
+    def _variants(self, slot: int, queue: Queue) -> tuple[list[int], list[float]]:
+        """Acceptable variants, and the fastest of them on each server; all that wait are asked."""
+        family, least = int(queue.family[slot]), float(queue.min_accuracy[slot])
+        key = family, bisect_left(self._accuracies, least)
+        if key not in self._known:
+            s = self.service
+            runs = (s.family == family) & self.runs
+            own = np.flatnonzero(runs & (s.accuracy >= least)).tolist()
+            own = own or np.flatnonzero(runs).tolist()
+            self._known[key] = own, self.alone_s[:, own].min(axis=1, initial=np.inf).tolist()
+        return self._known[key]
 
     def _offload(self, slot: int, now_s: float, queue: Queue, servers: Servers) -> int:
         backlog_s = np.where(servers.busy, np.maximum(servers.free_s - now_s, 0.0), 0.0)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -38,6 +38,9 @@ SERVICE = "inference.GRPCInferenceService"
 
 HEAD_BYTES = 1 << 20
 """Of a message beside its tensors."""
+
+MOST_PARTS, MOST_AXES = 1 << 12, 64
+"""Fields of a message, those of its inputs too, and axes of a tensor: an empty one has 2 bytes."""
 
 _CHOICES = "bool_param:1:bool int64_param:2:int64 string_param:3:string double_param:4:double"
 _INFER = "name:1:string datatype:2:string shape:3:int64* parameters:4:InferParameter%"
@@ -131,15 +134,18 @@ class GrpcInterface:
         self._host, self._port, self._certificate = host, port, certificate
         self._messages = _message_classes()
         self._server: Any = None
+        limits = application.limits
+        self._most = limits.body_bytes + HEAD_BYTES
+        # How long a message is shows when it is there: one that arrives counts as of the most.
+        self._arriving = asyncio.Semaphore(max(1, limits.bodies_bytes // self._most))
 
     async def begin(self) -> str:
         """Answer clients; ``HOST:PORT``.
 
         Raises `InputError`: nobody can listen there.
         """
-        most = self._application.limits.body_bytes + HEAD_BYTES
         options = [
-            ("grpc.max_receive_message_length", most),
+            ("grpc.max_receive_message_length", self._most),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),
             # Without these, silent clients would take all files that the process may open.
@@ -185,14 +191,45 @@ class GrpcInterface:
             "RepositoryModelUnload": self._changes_model("unload"),
         }
         made = {
-            name: self._grpc.unary_unary_rpc_method_handler(
-                call,
-                request_deserializer=self._messages[f"{name}Request"].FromString,
+            name: self._grpc.stream_unary_rpc_method_handler(
+                self._received(name, call),
                 response_serializer=self._messages[f"{name}Response"].SerializeToString,
             )
             for name, call in calls.items()
         }
         return self._grpc.method_handlers_generic_handler(SERVICE, made)
+
+    def _received(
+        self, name: str, call: Callable[[Any, Any], Awaitable[Any]]
+    ) -> Callable[[Any, Any], Awaitable[Any]]:
+        """A call that is handed its request once that has come, in time and with few parts.
+
+        As a stream: of a call with one message gRPC waits for that message without end.
+        """
+        from google.protobuf.message import DecodeError
+
+        made, limit_s = self._messages[f"{name}Request"], self._application.limits.body_s
+        read = self._as_http if name == "ModelInfer" else _unchanged
+        path = ["v2", "health"] if name in ("ServerLive", "ServerReady") else []
+
+        async def answer(stream: Any, context: Any) -> Any:
+            try:
+                self._application.demand_token(_headers(context), path)
+                async with asyncio.timeout(limit_s), self._arriving:
+                    data = b"" if path else await _only(stream)
+                    _refuse_many_parts(data)
+                    request = read(made.FromString(data))
+                    del data
+            except Refusal as refusal:
+                await self._abort(context, refusal)
+            except TimeoutError:
+                late = f"the message, or its turn to be read, has not come in {limit_s:g} s"
+                await self._abort(context, Refusal(408, late))
+            except DecodeError:
+                await self._abort(context, Refusal(400, f"the message is no {name}Request"))
+            return await call(request, context)
+
+        return answer
 
     def _health(self, word: str) -> Callable[[Any, Any], Awaitable[Any]]:
         name = f"Server{word.title()}Response"
@@ -241,12 +278,13 @@ class GrpcInterface:
 
         return answer
 
-    async def _model_infer(self, request: Any, context: Any) -> Any:
+    def _as_http(self, request: Any) -> _Inference:
+        """A request without its message, which takes as much memory again."""
         path = [*_model(request.model_name, request.model_version), "infer"]
-        try:
-            body, length = _http_body(request)
-        except Refusal as refusal:
-            await self._abort(context, refusal)
+        return _Inference(path, *_http_body(request, self._application.limits.body_bytes))
+
+    async def _model_infer(self, request: _Inference, context: Any) -> Any:
+        path, body, length = request
         headers = {LENGTH: str(length), "content-length": str(len(body))}
         left_s = context.time_remaining()
         if left_s is not None and 0 < left_s <= MOST_DEADLINE_S:
@@ -323,17 +361,12 @@ class GrpcInterface:
             "query_string": b"",
             "extensions": {PRESENCE: {"client": presence}},
         }
-        sent = {
-            key: value
-            for key, value in context.invocation_metadata() or ()
-            if isinstance(value, str) and (key == "authorization" or key.startswith("x-"))
-        }
 
         async def receive() -> Message:
             return {"type": "http.request", "body": body}
 
         work = asyncio.ensure_future(
-            self._application.reply(scope, {**(headers or {}), **sent}, receive)
+            self._application.reply(scope, {**(headers or {}), **_headers(context)}, receive)
         )
         try:
             return await asyncio.shield(work)
@@ -345,13 +378,51 @@ class GrpcInterface:
             presence.leave()  # the rows wait no more, and are counted as `client-gone`
             work.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise
+        finally:
+            del work  # has the refusal, whose traceback has this frame: all would stay for a while
+
+
+class _Inference(NamedTuple):
+    """A request as HTTP has it: its path, its body, and the length of the body's JSON."""
+
+    path: list[str]
+    body: bytes
+    length: int
+
+
+async def _only(stream: Any) -> bytes:
+    """The message of a call whose stream has ended: else gRPC keeps its memory long after the call.
+
+    Raises `Refusal`: there is another number of messages.
+    """
+    found: list[bytes] = []
+    async for message in stream:
+        found.append(message)
+        if len(found) > 1:
+            break
+    if len(found) != 1:
+        raise Refusal(400, "a call has one message")
+    return found[0]
+
+
+def _unchanged(request: Any) -> Any:
+    return request
+
+
+def _headers(context: Any) -> dict[str, str]:
+    """Metadata of a call that HTTP has as headers."""
+    return {
+        key: value
+        for key, value in context.invocation_metadata() or ()
+        if isinstance(value, str) and (key == "authorization" or key.startswith("x-"))
+    }
 
 
 def _model(name: str, version: str) -> list[str]:
     return ["v2", "models", name, *(["versions", version] if version else [])]
 
 
-def _http_body(request: Any) -> tuple[bytes, int]:
+def _http_body(request: Any, most_bytes: int) -> tuple[bytes, int]:
     """A request as the HTTP protocol has it, and the length of its JSON.
 
     Raises `Refusal`: 400: tensors that are raw and others, or a datatype without values.
@@ -359,10 +430,12 @@ def _http_body(request: Any) -> tuple[bytes, int]:
     raw = list(request.raw_input_contents)
     if raw and len(raw) != len(request.inputs):
         raise Refusal(400, f"{len(raw)} raw_input_contents for {len(request.inputs)} inputs")
+    if large := [each.name for each in request.inputs if len(each.shape) > MOST_AXES]:
+        raise Refusal(400, f"input {large[0]!r:.100} has more than {MOST_AXES} axes")
     if both := [each.name for each in request.inputs if raw and each.contents.ListFields()]:
         raise Refusal(400, f"input {both[0]!r} has contents beside raw_input_contents: give one")
     parameters = {key: _value(each) for key, each in request.parameters.items()}
-    binary = raw or [_raw(each) for each in request.inputs]
+    binary = raw or [_raw(each, most_bytes) for each in request.inputs]
     head: dict[str, Any] = {
         "id": request.id,
         "parameters": parameters | {"binary_data_output": True},
@@ -371,7 +444,8 @@ def _http_body(request: Any) -> tuple[bytes, int]:
                 "name": each.name,
                 "datatype": each.datatype,
                 "shape": list(each.shape),
-                "parameters": {"binary_data_size": len(data)},
+                "parameters": {key: _value(value) for key, value in each.parameters.items()}
+                | {"binary_data_size": len(data)},
             }
             for each, data in zip(request.inputs, binary, strict=True)
         ],
@@ -389,6 +463,36 @@ def _http_body(request: Any) -> tuple[bytes, int]:
     return b"".join([text, *binary]), len(text)
 
 
+def _refuse_many_parts(data: bytes) -> None:
+    """Raise `Refusal` where a message has so many parts that making them would take long."""
+    parts, left = 0, [(0, len(data), True)]
+    while left:
+        at, end, whole = left.pop()
+        while at < end:
+            tag, at = _varint(data, at)
+            size, after = _varint(data, at) if tag & 7 in (0, 2) else (0, at)
+            at = after + {0: 0, 1: 8, 2: size, 5: 4}.get(tag & 7, end)
+            parts += 1
+            if parts > MOST_PARTS:
+                raise Refusal(400, f"the message has more than {MOST_PARTS} parts")
+            if whole and tag == INPUT:
+                left.append((after, min(at, end), False))
+
+
+INPUT = 5 << 3 | 2
+"""What is before each input of a request."""
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of protobuf's, and where it ends; where the message is cut off there is none."""
+    value = 0
+    for k, byte in enumerate(data[at : at + 10]):
+        value |= (byte & 127) << 7 * k
+        if byte < 128:
+            return value, at + k + 1
+    return 0, len(data)
+
+
 def _value(parameter: Any) -> Any:
     """What a parameter holds."""
     chosen = parameter.ListFields()
@@ -397,7 +501,7 @@ def _value(parameter: Any) -> Any:
     return chosen[0][1]
 
 
-def _raw(tensor: Any) -> bytes:
+def _raw(tensor: Any, most_bytes: int) -> bytes:
     """A tensor's typed values as raw data."""
     name = _CONTENTS.get(tensor.datatype)
     if name is None:
@@ -405,11 +509,13 @@ def _raw(tensor: Any) -> bytes:
     if others := [field.name for field, _ in tensor.contents.ListFields() if field.name != name]:
         why = f"input {tensor.name!r} has {others[0]}, {tensor.datatype} is in {name}"
         raise Refusal(400, why)
-    values = list(getattr(tensor.contents, name))
+    values = getattr(tensor.contents, name)
     if tensor.datatype == "BYTES":
+        if 4 * len(values) > most_bytes:
+            raise Refusal(413, f"input {tensor.name!r:.100} has {len(values)} strings")
         return b"".join(len(text).to_bytes(4, "little") + text for text in values)
     try:
-        return to_bytes(np.array(values, NUMPY[tensor.datatype]))
+        return to_bytes(np.array(list(values), NUMPY[tensor.datatype]))
     except OverflowError:
         raise Refusal(400, f"input {tensor.name!r}: a value is no {tensor.datatype}") from None
 
