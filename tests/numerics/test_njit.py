@@ -46,6 +46,69 @@ def test_numbers_in_a_call_are_of_one_type() -> None:
     assert len(plain.overloads) == 1
 
 
+PARTS = """
+from placewright.numerics.njit import njit_cached, njit_internal
+
+@njit_internal
+def inner(values, k):
+    if k < 0:
+        raise ValueError("negative")
+    return values[k] * 0.1
+
+@njit_internal
+def outer(values, k):
+    total = 0.0
+    for i in range(k):
+        total += inner(values, i)
+    return total + inner(values, k)
+
+@njit_cached
+def one(values, k):
+    return outer(values, k)
+"""
+
+SECOND = """
+import numpy as np
+from parts import inner, njit_cached, one, outer
+
+@njit_cached
+def two(values, k):
+    return outer(values, k) + inner(values, 0)
+
+values = np.arange(7.0)
+expected = [0.0]
+for i in range(1, 7):
+    expected.append(expected[-1] + values[i] * 0.1)
+"""
+
+CHECKS = """
+assert [FUNCTION(values, k) for k in range(7)] == expected
+try:
+    FUNCTION(values, -1)
+except ValueError as error:
+    assert str(error) == "negative"
+else:
+    raise AssertionError
+for each in (inner, outer):
+    for compiled in each.overloads.values():
+        kind = compiled.library.serialize_using_object_code()[1]
+        assert kind == "bitcode", kind
+print(len(inner.stats.cache_hits), len(FUNCTION.stats.cache_hits))
+"""
+
+
+def test_what_is_only_linked_is_right_here_and_from_a_cache(tmp_path: Path) -> None:
+    """One caller is compiled with it, loaded, and another one compiled with what was kept."""
+    (tmp_path / "parts.py").write_text(PARTS)
+    (tmp_path / "second.py").write_text(SECOND)
+    for function, hits in (("one", "0 0"), ("one", "0 1"), ("two", "1 0"), ("two", "0 1")):
+        program = "from second import *\n" + CHECKS.replace("FUNCTION", function)
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.stderr == ""
+        assert done.stdout.strip() == hits
+
+
 MODULE = """from typing import NamedTuple
 from placewright.numerics.njit import njit_cached
 class {name}(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -125,8 +126,34 @@ def test_kernels_are_compiled_ahead_until_nothing_is_left(
     monkeypatch.setenv(COMPILERS, "1")
     assert ahead.left == ""
     ahead.start()
+    until_left(ahead, "part 1 of 2")
+    until_left(ahead, "")
+
+
+def until_left(ahead: CompilingAhead, wanted: str) -> None:
+    """Wait until so much is left."""
     end_s = time.monotonic() + 30
-    for wanted in ("part 1 of 2", ""):
-        while ahead.left != wanted:
-            assert time.monotonic() < end_s
-            time.sleep(0.02)
+    while ahead.left != wanted:
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def test_nothing_is_compiled_ahead_while_a_job_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process is gone, and with it the locks of functions; another goes on afterwards."""
+    said = "import time; print('part 1 of 2', flush=True); time.sleep(60)"
+    command = python_command("-c", said)
+    monkeypatch.setattr(compiling, "python_command", lambda *_: command)
+    monkeypatch.setenv(COMPILERS, "1")
+    ahead = CompilingAhead()
+    with ahead.paused():
+        ahead.start()
+        assert ahead._process is None
+    until_left(ahead, "part 1 of 2")
+    first = ahead._process
+    assert first is not None
+    with ahead.paused(), ahead.paused():
+        assert first.wait(10) == -signal.SIGKILL
+        assert ahead.left == ""
+    until_left(ahead, "part 1 of 2")
+    with ahead.paused():
+        ahead._wanted = False  # nothing is left to the test

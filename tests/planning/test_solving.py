@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from placewright.errors import InfeasibleError, InputError, MissingDependencyError
+from placewright.errors import (
+    InfeasibleError,
+    InputError,
+    MissingDependencyError,
+    OutOfTimeError,
+)
+from placewright.numerics.clocks import CompileClock, stop_flag
 from placewright.operators.conformance import tiny
 from placewright.operators.files import read_proposal
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.baselines import Metis
-from placewright.planning import portfolio
-from placewright.planning.candidates import Outcome, Status
-from placewright.planning.contract import Needs, Proposal
-from placewright.planning.solving import compare, judged_plan, refuse_beside_plan, solve
+from placewright.planning import portfolio, solving
+from placewright.planning.candidates import Candidate, Outcome, Status
+from placewright.planning.contract import Context, Needs, Proposal, silent
+from placewright.planning.portfolio import Limits, Portfolio
+from placewright.planning.solving import (
+    compare,
+    judged_plan,
+    refuse_beside_plan,
+    run_portfolio,
+    solve,
+)
+from placewright.planning.wings import judge, wing_of
 from tests.cli.run_cli import run_cli
 
 if TYPE_CHECKING:
@@ -234,3 +251,90 @@ def test_an_objective_that_finds_every_plan_useless_is_named() -> None:
         with pytest.raises(InfeasibleError, match=r"no plan has a finite value.*heft") as error:
             solve(TWO, planner, objective=lambda judgement: math.inf)
         assert "objective" in error.value.hint
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Answers, or fails, once so many are at work."""
+
+    name: str
+    together: threading.Barrier
+    proved: float | None = None
+    fails: bool = False
+    beside: ClassVar[bool] = True
+
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
+        """Takes every problem."""
+        return None
+
+    def needs(self, problem: OperatorProblem) -> Needs:
+        """More than the time for which none begins before its turn."""
+        return Needs(1.0, 1e9)
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
+        """All on the second device."""
+        self.together.wait(60.0)
+        if self.fails:
+            raise ValueError("no plan")
+        return Proposal(OperatorPlan([1] * problem.n), bound=self.proved)
+
+
+@dataclass(frozen=True)
+class UntilStopped(Beside):
+    """Works until it is told that nobody needs its answer."""
+
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
+        """Has no plan."""
+        self.together.wait(60.0)
+        with stop_flag(math.inf) as flag:
+            while not flag[0]:
+                time.sleep(0.001)
+        self.ended.set()
+        raise OutOfTimeError("time limit reached")
+
+
+def run_beside(
+    planners: Sequence[Beside], cores: int, monkeypatch: pytest.MonkeyPatch
+) -> list[Candidate]:
+    """What a portfolio of them has tried."""
+    monkeypatch.setattr(solving, "cores", lambda: cores)
+    with CompileClock(lambda: None) as clock:
+        p = Portfolio(wing_of(TWO), TWO, clock, tolerant=True)
+        limits = Limits(time.perf_counter(), 60.0, 0, bounds=False)
+        assert not run_portfolio(p, [(each.name, each) for each in planners], limits, silent, True)
+    return p.tried
+
+
+def test_planners_begin_beside_the_one_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there are cores; each is entered, or fails, when its turn comes."""
+    three = threading.Barrier(3)
+    planners = [Beside("a", three), Beside("b", three, fails=True), Beside("c", three)]
+    with pytest.warns(RuntimeWarning, match="'b' failed: ValueError: no plan"):
+        rows = run_beside(planners, 3, monkeypatch)
+    assert [row.planner for row in rows] == ["a", "b", "c"]
+    assert [row.outcome for row in rows] == [Outcome.FITS, Outcome.FAILED, Outcome.FITS]
+    assert rows[0].value == rows[2].value
+
+
+@pytest.mark.parametrize(("cores", "limit_bytes"), [(1, 4e9), (8, 1.5e9)])
+def test_none_begins_early_without_a_core_or_memory(
+    monkeypatch: pytest.MonkeyPatch, cores: int, limit_bytes: float
+) -> None:
+    """Each in its turn, in the thread that asks."""
+    monkeypatch.setattr(solving, "_memory_limit", lambda alone: limit_bytes)
+    monkeypatch.setattr(solving, "Begun", None)
+    alone = threading.Barrier(1)
+    rows = run_beside([Beside("a", alone), Beside("b", alone)], cores, monkeypatch)
+    assert [row.outcome for row in rows] == [Outcome.FITS, Outcome.FITS]
+
+
+def test_what_has_begun_is_stopped_where_it_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a plan is proved optimal its thread computes no more."""
+    both, ended = threading.Barrier(2), threading.Event()
+    optimal = float(judge(TWO, OperatorPlan([1] * TWO.n)).value)
+    later = UntilStopped("later", both, ended=ended)
+    rows = run_beside([Beside("proved", both, optimal), later], 2, monkeypatch)
+    assert [row.outcome for row in rows] == [Outcome.FITS, Outcome.NOT_RUN]
+    assert ended.wait(60.0)

@@ -7,12 +7,11 @@ Compiled loops cannot look at the clock themselves.
 from __future__ import annotations
 
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -25,12 +24,14 @@ class CompileClock:
     """A context manager that counts the seconds in which numba compiles; nested ones once.
 
     `begun`: called when something starts to be compiled.
+    Also where Numba is imported only afterwards: `numerics.njit` tells the clocks that run.
     """
+
+    running: ClassVar[list[CompileClock]] = []
 
     def __init__(self, begun: Callable[[], None]) -> None:
         self._begun = begun
         self._seconds, self._depth, self._start = 0.0, 0, 0.0
-        self._registered = False
 
     @property
     def seconds(self) -> float:
@@ -38,37 +39,26 @@ class CompileClock:
         running = time.perf_counter() - self._start if self._depth else 0.0
         return self._seconds + running
 
-    def on_start(self, event: Any) -> None:
-        """Numba starts to compile a function."""
+    def start(self) -> None:
+        """A function is compiled from now on."""
         if self._depth == 0:
             self._start = time.perf_counter()
             self._begun()
         self._depth += 1
 
-    def on_end(self, event: Any) -> None:
-        """Numba has compiled it."""
-        self._depth -= 1
-        if self._depth == 0:
-            self._seconds += time.perf_counter() - self._start
-
-    def notify(self, event: Any) -> None:
-        """What numba calls."""
-        (self.on_start if event.is_start else self.on_end)(event)
+    def stop(self) -> None:
+        """It is compiled; what began before this clock ran is not counted."""
+        if self._depth > 0:
+            self._depth -= 1
+            if self._depth == 0:
+                self._seconds += time.perf_counter() - self._start
 
     def __enter__(self) -> Self:
-        if "numba" in sys.modules:  # a wing without kernels never pays for the import
-            from numba.core import event
-
-            event.Listener.register(type(self))
-            event.register("numba:compile", self)  # type: ignore[no-untyped-call]
-            self._registered = True
+        self.running.append(self)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._registered:
-            from numba.core import event
-
-            event.unregister("numba:compile", self)  # type: ignore[no-untyped-call]
+        self.running.remove(self)
 
 
 @contextmanager
@@ -78,6 +68,10 @@ def stop_flag(deadline_s: float) -> Iterator[BoolArray]:
     `deadline_s`: ``time.perf_counter()`` value.
     """
     flag = np.zeros(1, dtype=np.bool_)
+    stop: Stop | None = getattr(_of_thread, "stop", None)
+    if stop is not None:
+        stop.flags.append(flag)
+        flag[0] = stop.given
     if deadline_s == math.inf:
         yield flag
         return
@@ -88,3 +82,24 @@ def stop_flag(deadline_s: float) -> Iterator[BoolArray]:
         yield flag
     finally:
         timer.cancel()
+
+
+class Stop:
+    """Sets the flags of one thread, those that are still to come too, as at their deadlines."""
+
+    def __init__(self) -> None:
+        self.flags: list[BoolArray] = []
+        self.given = False
+
+    def of_this_thread(self) -> None:
+        """Let this object stop the thread that calls this."""
+        _of_thread.stop = self
+
+    def give(self) -> None:
+        """Stop the thread's compiled loops."""
+        self.given = True
+        for flag in self.flags:
+            flag.fill(True)
+
+
+_of_thread = threading.local()

@@ -6,6 +6,7 @@ array at every call takes most of the time.
 Numba's cache looks at a function's own file only. Here it looks at what that file imports, too: a
 function that calls another, or reads a constant of another file, holds a copy of it.
 Processes that need the same function at once compile it once: the others wait, and load it.
+Functions that only compiled functions call have no machine code (`_Library`).
 Importing this also makes signals wait while code is compiled or freed (`_SignalsWait`), and
 garbage: a collection that meets nothing but the compiler's own objects takes a tenth of its time.
 """
@@ -32,14 +33,16 @@ from typing import Any, TypeVar, cast
 from zlib import crc32
 
 import numpy as np
-from llvmlite.binding import ffi  # type: ignore[import-untyped]
+from llvmlite.binding import ffi, parse_bitcode  # type: ignore[import-untyped]
 from numba import njit
 from numba.core import config, event, types
+from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.targetconfig import ConfigStack
 from numba.core.types.functions import BaseFunction
 
 from placewright.errors import Terminated
+from placewright.numerics.clocks import CompileClock
 from placewright.numerics.collector import collector_paused
 from placewright.ownership import open_to_others
 
@@ -175,6 +178,23 @@ def _compile_in_one_process(dispatcher: Any) -> None:
     dispatcher.compile = compile_or_wait
 
 
+class _TellsClocks(event.Listener):
+    """Tells the clocks that run what Numba compiles."""
+
+    def on_start(self, event: Any) -> None:
+        """Numba starts to compile a function."""
+        for clock in tuple(CompileClock.running):
+            clock.start()
+
+    def on_end(self, event: Any) -> None:
+        """Numba has compiled it."""
+        for clock in tuple(CompileClock.running):
+            clock.stop()
+
+
+event.register("numba:compile", _TellsClocks())  # type: ignore[no-untyped-call]
+
+
 def _lock(file: int, key: int, dispatcher: Any) -> None:
     """Lock one byte of a file; waiting counts as compiling."""
     try:
@@ -244,6 +264,7 @@ def njit_internal(function: F) -> F:
 
     Without a wrapper for Python, too, there is about half as much to compile.
     """
+    _linked.add(function.__qualname__)
     result: F = _compile(cache=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(
         function
     )
@@ -254,6 +275,80 @@ def njit_inline(function: F) -> F:
     """Inline a small function into each compiled caller, on Numba's level."""
     result: F = _compile(inline="always")(function)
     return result
+
+
+_plain: Any = JITCodeLibrary
+_linked: set[str] = set()
+"""Names of functions that only compiled functions call."""
+
+
+class _Library(JITCodeLibrary):
+    """The code of one function, which is no machine code where only compiled functions call it.
+
+    Whatever calls such a function gets a copy of it that is translated with the caller. It is kept
+    as what copies are made from, LLVM's intermediate code, optimised as far as inlining goes:
+    callers would be slower without.
+    """
+
+    _linked_only: bool | None = None
+
+    def _is_linked_only(self) -> bool:
+        if self._linked_only is None:
+            flags: Any = ConfigStack.top_or_none()  # type: ignore[no-untyped-call]
+            # Others may have the same name, and wrappers.
+            bare = flags is not None and flags.no_cpython_wrapper and flags.no_cfunc_wrapper
+            self._linked_only = bare and self.name in _linked
+        return self._linked_only
+
+    def _optimize_final_module(self) -> None:
+        if not self._is_linked_only():
+            _plain._optimize_final_module(self)
+            return
+        codegen: Any = self._codegen
+        passes, builder = codegen._module_pass_manager(
+            loop_vectorize=False, slp_vectorize=False, opt=codegen._opt_level, cost="cheap"
+        )
+        passes.run(self._final_module, builder)
+
+    def _finalize_final_module(self) -> None:
+        if not self._is_linked_only():
+            _plain._finalize_final_module(self)
+            return
+        _plain._finalize_dynamic_globals(self)
+        _plain._verify_declare_only_symbols(self)
+        self._finalized = True
+
+    def serialize_using_object_code(self) -> Any:
+        """What a cache keeps."""
+        if self._is_linked_only():
+            return _plain.serialize_using_bitcode(self)
+        return _plain.serialize_using_object_code(self)
+
+    @classmethod
+    def _unserialize(cls, codegen: Any, state: Any) -> Any:
+        name, kind, data = state
+        if kind != "bitcode":  # which nothing else is kept as
+            return _plain._unserialize.__func__(cls, codegen, state)
+        made: Any = cls(codegen, name)
+        made._linked_only = True
+        made._final_module = parse_bitcode(data)
+        made._finalize_final_module()
+        return made
+
+
+_environments: dict[str, Any] = {}
+_codegen: Any = JITCPUCodegen
+_set = _codegen.set_env
+
+
+def _set_environment(codegen: Any, name: str, environment: Any) -> None:
+    """Write an environment into the code that refers to it, once there is any."""
+    _environments[name] = environment
+    for each in [x for x in _environments if codegen._engine.is_symbol_defined(x)]:
+        _set(codegen, each, _environments.pop(each))
+
+
+_codegen._library_class, _codegen.set_env = _Library, _set_environment
 
 
 index: Any = np.uint32

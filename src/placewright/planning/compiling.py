@@ -13,7 +13,8 @@ import os
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from placewright.errors import PlacewrightError
@@ -30,13 +31,18 @@ MOST_COMPILERS, MOST_ASKED = 3, 64
 """More would wait for each other; so many may be asked for, each of which takes 200 MB."""
 
 
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def compilers() -> int:
     """As `COMPILERS` says, else one for every other core, at most `MOST_COMPILERS`.
 
     Raises `InputError`: it says something else than a number of processes.
     """
     if not os.environ.get(COMPILERS):
-        return min(len(os.sched_getaffinity(0)) - 1, MOST_COMPILERS)
+        return min(cores() - 1, MOST_COMPILERS)
     return environment_number(COMPILERS, MOST_ASKED, "0: none; or unset it")
 
 
@@ -61,19 +67,49 @@ class CompilingAhead:
 
     def __init__(self) -> None:
         self.left = ""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._wanted, self._pauses, self._changing = False, 0, threading.Lock()
 
     def start(self) -> None:
         """Begin, unless `COMPILERS` is 0."""
-        if os.environ.get(COMPILERS) != "0":
-            threading.Thread(target=self._follow, daemon=True).start()
+        self._wanted = os.environ.get(COMPILERS) != "0"
+        self._go_on()
 
-    def _follow(self) -> None:
-        with suppress(OSError):
-            process = _start(stdout=subprocess.PIPE)
-            assert process.stdout is not None
-            for line in process.stdout:
-                self.left = line.decode().strip()
-        self.left = ""
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """End the process while this lasts, and go on afterwards.
+
+        Whoever needs the function that it is at waits for it, which at its priority takes minutes
+        where others are busy.
+        """
+        with self._changing:
+            self._pauses += 1
+            process, self._process, self.left = self._process, None, ""
+        if process is not None:
+            process.kill()
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._pauses -= 1
+        self._go_on()
+
+    def _go_on(self) -> None:
+        with self._changing, suppress(OSError):  # no more processes can be had
+            if self._wanted and not self._pauses and self._process is None:
+                self._process = process = _start(stdout=subprocess.PIPE)
+                threading.Thread(target=self._follow, args=(process,), daemon=True).start()
+
+    def _follow(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            with self._changing:
+                if process is self._process:
+                    self.left = line.decode().strip()
+        process.wait()
+        with self._changing:
+            if process is self._process:  # else it was paused
+                self.left, self._process, self._wanted = "", None, False
 
 
 def _start(*arguments: str, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
@@ -116,8 +152,6 @@ def main(name: str = "", first: int = 0) -> None:
 
     def compiling() -> None:
         print(f"part {at} of {len(rehearsals)}", flush=True)
-
-    import numba  # noqa: F401  (the clock listens to it)
 
     first %= len(rehearsals)
     with CompileClock(compiling):

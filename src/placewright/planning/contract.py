@@ -213,6 +213,10 @@ class Context:
         """Seconds until the deadline."""
         return self.deadline_s - time.perf_counter()
 
+    def later(self, seconds: float) -> Context:
+        """The same with a later deadline."""
+        return replace(self, deadline_s=self.deadline_s + seconds)
+
     @checked
     def part(self, share: Share) -> Context:
         """The same, with this share of the time to the deadline."""
@@ -323,6 +327,15 @@ def needs_of(planner: Planner, problem: Any) -> Needs:
 def on_request(planner: Planner) -> bool:
     """Whether ``auto`` and comparisons run it only if it is named: its class says `on_request`."""
     return bool(getattr(planner, "on_request", False))
+
+
+def runs_beside(planner: Planner) -> bool:
+    """Whether ``auto`` may begin it before its turn, in a thread: its class says `beside`.
+
+    It releases the interpreter's lock most of the time, does not start from the incumbent, and
+    neither judges by the context nor reports progress.
+    """
+    return bool(getattr(planner, "beside", False))
 
 
 class Simplifier(Protocol):

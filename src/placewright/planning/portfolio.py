@@ -7,9 +7,12 @@ judge scores a plan, and the best one is kept.
 from __future__ import annotations
 
 import math
+import os
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +26,7 @@ from placewright.errors import (
     described,
 )
 from placewright.io.arguments import described_value
-from placewright.numerics.clocks import CompileClock
+from placewright.numerics.clocks import CompileClock, Stop
 from placewright.planning.candidates import Candidate, Candidates, Outcome, Status
 from placewright.planning.contract import (
     Context,
@@ -87,6 +90,58 @@ class Limits:
     def less(self, kept_s: float) -> Limits:
         """The same without the last seconds."""
         return replace(self, time_limit_s=self.time_limit_s - kept_s)
+
+
+class Begun:
+    """A planner that has begun before its turn, in a thread; when that comes, its answer is taken.
+
+    `planner`: one of those that `runs_beside`. `seconds`: how long it has taken.
+    """
+
+    def __init__(self, planner: Planner, problem: Any, context: Context, needs: Needs) -> None:
+        self.planner, self.name, self.needs = planner, planner.name, needs
+        self.seconds = 0.0
+        self._answer: Any = None
+        self._error: Exception | None = None
+        self._stop = Stop()
+        # A loop that nobody waits for must not keep the process from ending.
+        self._thread = threading.Thread(target=self._plan, args=(problem, context), daemon=True)
+        self._thread.start()
+
+    def _plan(self, problem: Any, context: Context) -> None:
+        began = time.perf_counter()
+        self._stop.of_this_thread()
+        with suppress(OSError):  # on Linux of this thread alone
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW)
+        try:
+            self._answer = self.planner(problem, context)
+        except Exception as error:  # raised when its turn comes
+            self._error = error
+        self.seconds = time.perf_counter() - began
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it has no answer yet."""
+        return self._thread.is_alive()
+
+    def unsupported_reason(self, problem: Any) -> str | None:
+        """See `Planner`."""
+        return self.planner.unsupported_reason(problem)
+
+    def __call__(self, problem: Any, context: Context) -> Any:
+        """Its answer, waited for."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._answer
+
+    def stop(self) -> None:
+        """Let it end soon, since nobody needs its answer."""
+        self._stop.give()
+
+
+LOW = 10
+"""Niceness of a planner before its turn: the others go first where cores are few."""
 
 
 @dataclass(slots=True)
@@ -211,6 +266,7 @@ class Portfolio:
             self.overrun_s += min(over_s, time.thread_time() - cpu_s)
 
     def _run(self, planner: Planner, context: Context, name: str) -> bool:
+        """A planner whose time went into compiling plans again, with the time that it lacked."""
         began, compiled_s = self._now_s(), self.clock.seconds
         try:
             reason = planner.unsupported_reason(self.problem)
@@ -218,18 +274,21 @@ class Portfolio:
                 self.leave_out(name, Outcome.UNSUPPORTED, reason)
                 return False
             proposal = self._proposal(planner(self.problem, context), name)
-            took_s = self._now_s() - began
+            compiling_s = self.clock.seconds - compiled_s
+            if compiling_s > max(0.0, context.remaining_s()) and not proposal.interrupted:
+                return self._run(planner, context.later(compiling_s), name)
+            planned = self._now_s()
+            took_s = planner.seconds if isinstance(planner, Begun) else planned - began
             judgement = self.judge(self.problem, proposal.plan)
-            self.judging_s = max(self.judging_s, self._now_s() - began - took_s)
+            self.judging_s = max(self.judging_s, self._now_s() - planned)
         except KeyboardInterrupt:
             why = "interrupted before it had a plan"
             self.leave_out(name, Outcome.INTERRUPTED, why, self._now_s() - began)
             return True
         except OutOfTimeError as error:
-            compiled_s = self.clock.seconds - compiled_s
-            if compiled_s > 0:  # no time of its own: try again without compiling
-                later = replace(context, deadline_s=context.deadline_s + compiled_s)
-                return self._run(planner, later, name)
+            compiling_s = self.clock.seconds - compiled_s
+            if compiling_s > 0:
+                return self._run(planner, context.later(compiling_s), name)
             self.leave_out(name, Outcome.NOT_RUN, str(error.what), self._now_s() - began)
             return False
         except InfeasibleError as error:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -22,7 +23,7 @@ from placewright.errors import InputError
 from placewright.io.arguments import Unlimited, checked
 from placewright.numerics.clocks import COMPILING, CompileClock
 from placewright.planning.candidates import Outcome
-from placewright.planning.compiling import compile_beside
+from placewright.planning.compiling import compile_beside, cores
 from placewright.planning.contract import (
     BoundContext,
     Context,
@@ -37,6 +38,7 @@ from placewright.planning.contract import (
     TakesEveryProblem,
     on_request,
     proposal_of,
+    runs_beside,
     silent,
 )
 from placewright.planning.parameters import (
@@ -48,7 +50,7 @@ from placewright.planning.parameters import (
     choose,
     opened,
 )
-from placewright.planning.portfolio import Limits, Portfolio
+from placewright.planning.portfolio import Begun, Limits, Portfolio
 from placewright.planning.result import Provenance, Result
 from placewright.planning.wing import Wing
 from placewright.planning.wings import plan_of, wing_of
@@ -251,41 +253,99 @@ def run_portfolio(
             p.add_bounds(planning.bounds(p.problem))
         refined = auto and limits.bounds
         kept_s = planning.refined_s(p.problem, limits.time_limit_s) if refined else 0.0
-        limit_bytes = _memory_limit(alone=len(planners) == 1)
-        for k, (name, planner) in enumerate(planners):
-            report(progress, name, p, limits.start)
-            # What is planned last must still be judged in time.
-            judging_s = p.judging_s if auto else 0.0
-            context = Context(
-                limits.seed,
-                limits.deadline_s(p.clock, 1 if auto else len(planners) - k, kept_s + judging_s),
-                p.judge,
-                _under_its_name(progress, name, p, limits.start),
-                bound=p.unproved,
-                measure=limits.measure,
-                objective=p.objective,
-            )
-            needs = p.needs(planner, name)
-            if needs is None:
-                continue
-            end_s = context.deadline_s
-            quick = auto and _is_quick(needs, limits.time_limit_s)
-            if quick and p.overrun_s < _overrun_limit_s(limits.time_limit_s):
-                context = replace(context, deadline_s=max(end_s, time.perf_counter() + PAUSED_S))
-            reason = _reason_to_skip(p, context, limits, auto)
-            if reason := reason or _too_much(p, needs, context, limit_bytes, auto):
-                p.leave_out(name, Outcome.NOT_RUN, reason)
-                continue
-            context = replace(context, incumbent=p.best_plan if auto else p.given_plan)
-            if auto:
-                context = replace(context, bound=p.bound)
-            if p.run(planner, context, name, end_s=end_s):
+        with closing(_Turns(p, planners, limits, progress, kept_s, auto)) as turns:
+            if any(turns.take(k) for k in range(len(planners))):
                 return True
         if limits.bounds and not p.closed:
             _refine(p, limits, progress, kept_s, auto)
     except KeyboardInterrupt:
         return True
     return False
+
+
+@dataclass(slots=True)
+class _Turns:
+    """The planners of a portfolio, one after another.
+
+    With `auto` some begin before their turn, on cores that the one at work leaves free.
+    """
+
+    p: Portfolio
+    planners: Sequence[tuple[str, Planner]]
+    limits: Limits
+    progress: Progress
+    kept_s: float
+    auto: bool
+    limit_bytes: float = field(init=False)
+    begun: dict[str, Begun] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.limit_bytes = _memory_limit(alone=len(self.planners) == 1)
+
+    def take(self, k: int) -> bool:
+        """Run the planner at a position, or note why not; whether Ctrl-C came."""
+        p, limits, auto = self.p, self.limits, self.auto
+        name, planner = self.planners[k]
+        report(self.progress, name, p, limits.start)
+        context, needs = self._context(k), p.needs(planner, name)
+        if needs is None:
+            return False
+        end_s = context.deadline_s
+        quick = auto and _is_quick(needs, limits.time_limit_s)
+        if quick and p.overrun_s < _overrun_limit_s(limits.time_limit_s):
+            context = replace(context, deadline_s=max(end_s, time.perf_counter() + PAUSED_S))
+        reason, begun = _reason_to_skip(p, context, limits, auto), self.begun.get(name)
+        if begun is None:
+            reason = reason or _too_much(p, needs, context, self.limit_bytes, auto)
+        if reason:
+            p.leave_out(name, Outcome.NOT_RUN, reason)
+            return False
+        if auto and begun is None and runs_beside(planner) and needs.seconds >= BESIDE_S:
+            self._begin(k + 1, needs.bytes)
+        return p.run(begun or planner, context, name, end_s=end_s)
+
+    def _context(self, k: int) -> Context:
+        """What a planner is given."""
+        p, name = self.p, self.planners[k][0]
+        # What is planned last must still be judged in time.
+        kept_s = self.kept_s + (p.judging_s if self.auto and name not in self.begun else 0.0)
+        left = 1 if self.auto else len(self.planners) - k
+        return Context(
+            self.limits.seed,
+            self.limits.deadline_s(p.clock, left, kept_s),
+            p.judge,
+            _under_its_name(self.progress, name, p, self.limits.start),
+            incumbent=p.best_plan if self.auto else p.given_plan,
+            bound=p.bound if self.auto else p.unproved,
+            measure=self.limits.measure,
+            objective=p.objective,
+        )
+
+    def _begin(self, first: int, used_bytes: float) -> None:
+        """Let later planners begin that can, in order, as far as cores and memory go."""
+        p = self.p
+        at_work = [each.needs.bytes for each in self.begun.values() if each.at_work]
+        free, left_bytes = cores() - 1 - len(at_work), self.limit_bytes - used_bytes - sum(at_work)
+        for k, (name, planner) in enumerate(self.planners[first:], first):
+            if free <= 0 or not runs_beside(planner) or name in self.begun:
+                continue
+            needs, context = p.needs(planner, name), self._context(k)
+            # The one whose turn it is loses nothing where an estimate is too low.
+            in_time = needs is not None and needs.seconds <= context.remaining_s()
+            if needs is None or not in_time or needs.bytes > left_bytes:
+                continue
+            if planner.unsupported_reason(p.problem) is None:
+                self.begun[name] = Begun(planner, p.problem, context, needs)
+                free, left_bytes = free - 1, left_bytes - needs.bytes
+
+    def close(self) -> None:
+        """End what has begun and was not needed."""
+        for each in self.begun.values():
+            each.stop()
+
+
+BESIDE_S = 0.02
+"""Least seconds of a planner beside which others begin."""
 
 
 def _reason_to_skip(p: Portfolio, context: Context, limits: Limits, auto: bool) -> str:

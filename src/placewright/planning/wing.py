@@ -115,6 +115,23 @@ class Document:
         """Whether `data` has all the keys."""
         return all(_has(data, key.split(".")) for key in self.keys)
 
+    def fields(self, part: str = "") -> list[dict[str, Any]]:
+        """What is written in one line each: name, default, and whether it is required.
+
+        `part`: the model of a part of the file, by its name, instead of the whole.
+        """
+        schema = self.model.model_json_schema()
+        schema = schema["$defs"][part] if part else schema
+        required = schema.get("required", ())
+        found = []
+        for name, each in schema["properties"].items():
+            kinds = {kind.get("type") for kind in each.get("anyOf", (each,))}
+            if kinds & {"number", "integer", "string"} and name != "schema_version":
+                default = each.get("default")
+                default = "" if default is None else default
+                found.append({"name": name, "required": name in required, "default": default})
+        return sorted(found, key=lambda field: not field["required"])
+
 
 def _has(data: Any, path: Sequence[str]) -> bool:
     for key in path:
