@@ -30,8 +30,8 @@ class Costs(NamedTuple):
     """Arrays of a problem and of its topology, bytes in whole ones.
 
     A tensor takes `home_bytes` where it is made, nothing if it is a view, and `kept_bytes` where
-    it is received. `views` are those of tensors, each before what it is a view of. `channel` is -1
-    wherever there is no link.
+    it is received. `views` are those of tensors, each before what it is a view of. Where there is
+    no link, `channel` is -1 and the latency infinite; within a device nothing takes time.
     """
 
     compute_s: FloatArray
@@ -57,17 +57,18 @@ class Costs(NamedTuple):
 
 def kernel_costs(problem: OperatorProblem) -> Costs:
     """A problem's arrays as the kernels take them; none is written to."""
-    topology = problem.topology
+    topology, link = problem.topology, linked(problem)
+    unlinked_s = np.where(np.eye(problem.m) > 0, 0.0, np.inf)
     costs = Costs(
         compute_s=problem.compute_s,
         producer=problem.tensor_producer,
         tensor_bytes=problem.tensor_bytes,
         offsets=problem.consumer_offsets,
         consumers=problem.consumers,
-        latency_s=problem.latency_s,
-        seconds_per_byte=problem.seconds_per_byte,
         # One test for all kernels: a channel without finite latency and rate is no link.
-        channel=np.where(linked(problem), problem.channel, -1),
+        latency_s=np.where(link, problem.latency_s, unlinked_s),
+        seconds_per_byte=np.where(link, problem.seconds_per_byte, 0.0),
+        channel=np.where(link, problem.channel, -1),
         order=topology.order,
         in_offsets=topology.in_offsets,
         in_tensors=topology.in_tensors,
@@ -86,10 +87,6 @@ def kernel_costs(problem: OperatorProblem) -> Costs:
 @njit_cached
 def move_time(c: Costs, k: int, source: int, target: int) -> float:
     """Seconds of tensor `k` from `source` to `target`: zero on one device, ``inf`` unlinked."""
-    if source == target:
-        return 0.0
-    if c.channel[source, target] < 0:
-        return np.inf
     return c.latency_s[source, target] + c.tensor_bytes[k] * c.seconds_per_byte[source, target]  # type: ignore[no-any-return]
 
 

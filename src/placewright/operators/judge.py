@@ -24,6 +24,7 @@ from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.problem import Communication, Links, Objective, OperatorProblem, Overlap
 from placewright.operators.simulation import scores
 from placewright.operators.simulation.fast import UNSURE
+from placewright.operators.simulation.fast import simulate as simulate_fast
 from placewright.operators.simulation.fast_state import (
     FastState,
     copied_arrays,
@@ -37,13 +38,7 @@ from placewright.operators.simulation.inputs import (
     parts_of_batch,
 )
 from placewright.operators.simulation.loads import as_pipeline, is_pipeline
-from placewright.operators.simulation.rounds import (
-    TRANSFERS,
-    Rounds,
-    make_rounds,
-    period,
-    simulate,
-)
+from placewright.operators.simulation.rounds import Rounds, make_rounds, period, simulate
 from placewright.operators.simulation.star import judge_star, star_scores
 from placewright.operators.sizes import room_bytes, whole_bytes
 
@@ -91,9 +86,11 @@ class OperatorJudge:
         Of the simulators, for compiled searches: `state` is all that the fast one needs,
         ``simulate(judge.state, judge.rounds, judge.mode(), placement, order)`` is the one by
         rounds.
+    by_rounds
+        Whether that one has simulated what `state` says.
     """
 
-    __slots__ = ("problem", "rounds", "state")
+    __slots__ = ("by_rounds", "problem", "rounds", "state")
 
     def __init__(self, problem: OperatorProblem) -> None:
         self.problem = problem
@@ -101,6 +98,7 @@ class OperatorJudge:
         second_pass = problem.is_backward if problem.pipeline.diffmaxima else None
         self.state = make_fast_state(costs, len(problem.channel_names))
         self.rounds = make_rounds(costs, self.state, second_pass)
+        self.by_rounds = True
 
     def mode(self, dispatch: Dispatch = Dispatch.READY, *, memory: bool = True) -> Mode:
         """What the problem asks the simulators for."""
@@ -125,10 +123,20 @@ class OperatorJudge:
         if self.problem.communication is Communication.STAR:
             return judge_star(self.problem, plan)
         order = default_order(self.problem) if plan.order is None else thawed(plan.order)
-        mode, place = self.mode(plan.dispatch), thawed(plan.placement)
-        if not simulate(self.state, self.rounds, mode, place, order):
+        if not self.simulated(thawed(plan.placement), order, self.mode(plan.dispatch)):
             raise _refusal(self.problem, self.state, plan)
-        return self._judgement(plan)
+        return self.judgement(plan)
+
+    def simulated(self, place: IntArray, order: IntArray, mode: Mode) -> bool:
+        """Simulate a placement; False where it breaks one of the rules P1 to P3.
+
+        By rounds where the fast simulator is unsure, and where one thing happens at a time. With
+        `mode.memory` the state has all times.
+        """
+        self.by_rounds = (
+            mode.serial or not UNSURE < simulate_fast(self.state, mode, place, order) < np.inf
+        )
+        return not self.by_rounds or bool(simulate(self.state, self.rounds, mode, place, order))
 
     def many(
         self,
@@ -177,11 +185,11 @@ class OperatorJudge:
                 done.result()
         return value_s, over
 
-    def _judgement(self, plan: OperatorPlan) -> OperatorJudgement:
-        """What the state says after a simulation by rounds."""
+    def judgement(self, plan: OperatorPlan) -> OperatorJudgement:
+        """What the state says after a simulation."""
         p, s, place = self.problem, self.state, plan.placement
         value = float(s.makespan_s[0])
-        start_s, transfers = s.start_s[: p.n].copy(), self._transfers(place)
+        start_s = s.start_s[: p.n].copy()
         scores.peaks(s, np.full(p.m, -1))
         peak = s.peak_bytes.copy()
         over = np.maximum(0, peak - s.memory_bytes)
@@ -199,20 +207,39 @@ class OperatorJudge:
             violation_bytes=int(over.sum()),
             op_start_s=start_s,
             op_end_s=end_s,
-            transfers=transfers,
+            transfers=self._transfers(place, end_s),
             peak_bytes=peak,
             busy_s=np.bincount(place, took_s, minlength=p.m).astype(np.float64),
         )
 
-    def _transfers(self, place: IntArray) -> Transfers:
-        r = self.rounds
-        sent = slice(int(r.counts[TRANSFERS]))
-        edges = self.state.edges[r.edge[sent]]
-        tensor, target = r.tensor[edges["tensor"] - 1], place[edges["consumer"]]
-        start, end = r.sent_s[sent], r.end_s[sent]
+    def _transfers(self, place: IntArray, op_end_s: FloatArray) -> Transfers:
+        s, p = self.state, self.problem
+        brings = np.flatnonzero(s.copy == np.arange(len(s.edges)))  # others read what these bring
+        tensor = self.rounds.tensor[s.edges["tensor"][brings] - 1]
+        producer, target = p.tensor_producer[tensor], place[s.edges["consumer"][brings]]
+        source, end = place[producer], s.arrival_s[brings]
+        if self.by_rounds:
+            start = self.rounds.sent_s[brings]
+        else:
+            start = op_end_s[producer]
+            if p.links is Links.CONTENDED:
+                start = _served(start, end, p.channel[source, target])
         by = np.lexsort((target, tensor, start))
-        source = place[self.problem.tensor_producer[tensor]]
         return Transfers(tensor[by], source[by], target[by], start[by], end[by])
+
+
+def _served(asked_s: FloatArray, end_s: FloatArray, channel: IntArray) -> FloatArray:
+    """When each transfer starts: once it is asked for and the one before on its channel has ended.
+
+    As the fast simulator computes it, which is sure of transfers that take some time only: those of
+    a channel end in the order in which they are served.
+    """
+    by = np.lexsort((end_s, channel))
+    same = channel[by[1:]] == channel[by[:-1]]
+    after, before = by[1:][same], by[:-1][same]
+    start_s = asked_s.copy()
+    start_s[after] = np.maximum(asked_s[after], end_s[before])
+    return start_s
 
 
 class _OfThread(threading.local):

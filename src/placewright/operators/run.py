@@ -130,7 +130,7 @@ class Runner:
         result: Result,
         *,
         beside: Result | None = None,
-        steps: int = 10,
+        steps: Count = 10,
         warmup: int = 2,
         seed: int = 0,
         check: ModelSource | None = None,
@@ -163,7 +163,7 @@ class Runner:
         source: ModelSource,
         seed: int,
         devices: Sequence[Device] | None = None,
-        steps: int = CHECKED_STEPS,
+        steps: Count = CHECKED_STEPS,
     ) -> Check:
         """Steps of what was loaded, beside eager steps from the same state and seed.
 

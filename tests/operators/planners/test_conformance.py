@@ -113,7 +113,7 @@ def test_the_portfolio_names_planners() -> None:
     assert set(names) <= set(planners(problem))
     loads_s = problem.compute_s.sum(axis=0)
     best, other = (f"only:dev{d}" for d in loads_s.argsort().tolist())
-    assert names[:3] == [best, "heft", "cpop"]
+    assert names[:3] == [best, "heft", "peft"]
     assert names.index("heft-contended") < names.index("round-robin") < names.index(other)
 
 

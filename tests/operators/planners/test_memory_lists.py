@@ -62,3 +62,12 @@ def test_metis_cuts_the_thin_edge() -> None:
     found = places(tiny([[1.0, 1.0]] * 6, [*heavy, (2, 1.0, [3])]), "metis")
     assert len(set(found[:3])) == len(set(found[3:])) == 1
     assert found[0] != found[3]
+
+
+def test_metis_prints_nothing_among_results(capfd: pytest.CaptureFixture[str]) -> None:
+    """One group takes nearly all of the time: parts are left without a group, which METIS says."""
+    pytest.importorskip("pymetis")
+    edges = [(k, 1.0, [k + 1]) for k in range(8)]
+    places(tiny([[1e3] * 4, *[[1.0] * 4] * 8], edges), "metis")
+    printed = capfd.readouterr()
+    assert (printed.out, "0 vertices" in printed.err) == ("", True)

@@ -27,7 +27,7 @@ from placewright.operators.conformance import (
     with_random_views,
 )
 from placewright.operators.costs import groups_of
-from placewright.operators.judge import OperatorJudge, evaluate_many, judge
+from placewright.operators.judge import OperatorJudge, OperatorJudgement, evaluate_many, judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.sequences.search import OrderSearch, start_order
@@ -35,6 +35,8 @@ from placewright.operators.problem import Communication, Links, Objective, Opera
 from placewright.operators.simulation.fast import UNSURE
 from placewright.operators.simulation.fast import simulate as simulate_fast
 from placewright.operators.simulation.inputs import NO_ORDER, default_order
+from placewright.operators.simulation.loads import is_pipeline
+from placewright.operators.simulation.rounds import simulate
 from tests.operators.pipelines import all_plans, piped
 from tests.operators.simulation import reference
 from tests.operators.star_cases import star
@@ -56,18 +58,37 @@ def agree(problem: OperatorProblem, plan: OperatorPlan, seen: Seen) -> reference
     judge_ = OperatorJudge(problem)
     if problem.communication is Communication.PAIRWISE and plan.replica_of is None:
         batches(judge_, plan, expected)
+        by_rounds(judge_, plan, expected)
         if problem.overlap is Overlap.PARALLEL and problem.objective is Objective.LATENCY:
             the_fast_simulator(judge_, plan, expected, seen)
     return expected
 
 
 def the_judge(problem: OperatorProblem, plan: OperatorPlan, expected: reference.Outcome) -> None:
-    """The simulator by rounds, star and loads: every number that the judge gives."""
+    """Star, loads, and whichever other simulator it asks: every number that it gives."""
     if expected.refused:
         with pytest.raises((InfeasibleError, InputError)):
             judge(problem, plan)
         return
-    judged = judge(problem, plan)
+    compare(problem, plan, judge(problem, plan), expected)
+
+
+def by_rounds(judge_: OperatorJudge, plan: OperatorPlan, expected: reference.Outcome) -> None:
+    """The same by rounds alone."""
+    order = default_order(judge_.problem) if plan.order is None else plan.order.copy()
+    mode, place = judge_.mode(plan.dispatch), plan.placement.copy()
+    assert simulate(judge_.state, judge_.rounds, mode, place, order) != bool(expected.refused)
+    if not expected.refused and not is_pipeline(judge_.problem):
+        compare(judge_.problem, plan, judge_.judgement(plan), expected)
+
+
+def compare(
+    problem: OperatorProblem,
+    plan: OperatorPlan,
+    judged: OperatorJudgement,
+    expected: reference.Outcome,
+) -> None:
+    """Bit for bit."""
     assert judged.value == expected.value
     assert judged.peak_bytes.tolist() == expected.peak_bytes
     assert judged.violation_bytes == expected.over_bytes

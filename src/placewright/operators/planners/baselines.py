@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -482,17 +486,34 @@ def _parts(problem: OperatorProblem, groups: Groups, work: FloatArray, seed: int
     if len(due) == 1:
         return np.full(count, due[0])
     first, neighbour, weight = _edges(problem, groups)
-    _, part = pymetis.part_graph(
-        len(due),
-        pymetis.CSRAdjacency(first.tolist(), neighbour.tolist()),
-        vweights=_whole(mean).tolist(),
-        eweights=_whole(weight).tolist(),
-        tpwgts=_sum_to_one(share[due]),
-        recursive=len(due) <= 8,
-        options=pymetis.Options(seed=seed % 2**31),
-    )
+    with _printing_to_stderr():
+        _, part = pymetis.part_graph(
+            len(due),
+            pymetis.CSRAdjacency(first.tolist(), neighbour.tolist()),
+            vweights=_whole(mean).tolist(),
+            eweights=_whole(weight).tolist(),
+            tpwgts=_sum_to_one(share[due]),
+            recursive=len(due) <= 8,
+            options=pymetis.Options(seed=seed % 2**31),
+        )
     found: IntArray = due[np.asarray(part, dtype=np.int64)]
     return found
+
+
+_PRINTING = Lock()
+
+
+@contextmanager
+def _printing_to_stderr() -> Iterator[None]:
+    """METIS warns of parts without a vertex on stdout, in the middle of what a command prints."""
+    with _PRINTING, ExitStack() as restored:
+        with suppress(OSError):  # of a process that has closed one of them
+            own = os.dup(1)
+            restored.callback(os.close, own)
+            os.dup2(2, 1)
+            restored.callback(os.dup2, own, 1)
+            restored.callback(ctypes.CDLL(None).fflush, None)
+        yield
 
 
 def _sum_to_one(share: FloatArray) -> list[float]:

@@ -24,10 +24,10 @@ from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.annealing import draw, group_members
 from placewright.operators.problem import Links, OperatorProblem
-from placewright.operators.simulation.fast import UNSURE
+from placewright.operators.simulation.fast import UNSURE, find_copies, offsets_of
 from placewright.operators.simulation.fast_state import FastState
 from placewright.operators.simulation.inputs import Mode, default_order
-from placewright.operators.simulation.rounds import Rounds, period, simulate
+from placewright.operators.simulation.rounds import Rounds, period
 from placewright.operators.simulation.scores import score
 from placewright.operators.sizes import home_bytes
 
@@ -447,8 +447,7 @@ def list_critical(
         walk.critical[: len(found)] = found
         walk.counts[CRITICAL] = len(found)
         return
-    # The fast simulator may be unsure, and keeps times only where bytes count: once a chunk.
-    if simulate(state, rounds, s.mode, walk.place, s.order):
+    if judge.simulated(walk.place, s.order, s.mode._replace(memory=True)):
         end_s = (state.start_s + state.ops["took_s"])[: state.n]
         # Stable: numpy breaks ties by the instructions of the CPU otherwise, and plans with them.
         _follow_back(state, rounds, walk, end_s, np.argsort(end_s, kind="stable"))
@@ -470,6 +469,7 @@ def _follow_back(
     s: FastState, r: Rounds, walk: PlacementWalk, end_s: FloatArray, by_end: IntArray
 ) -> None:
     """`by_end` lists the operators by when they ended."""
+    find_copies(s, offsets_of(s, 0), False)
     i, at = by_end[-1], s.n
     for size in range(s.n):
         walk.critical[size] = i

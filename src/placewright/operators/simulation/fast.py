@@ -1,4 +1,4 @@
-"""Fast simulator, compiled: the makespan only, no trace.
+"""Fast simulator, compiled: one event per operator and per wait of a device.
 
 It follows the rules of docs/reference/simulation.md to the last bit, as the simulator by rounds
 does, with fewer events. A channel serves first come, first served (rule C4), so the end of a

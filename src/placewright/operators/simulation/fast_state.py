@@ -151,13 +151,12 @@ def _separate(channel: IntArray) -> bool:
 def pairs_of(costs: Costs, channels: int) -> Any:
     """From each device to each; within one no time, and a channel of its own."""
     m = len(costs.channel)
-    within, linked = np.eye(m, dtype=np.bool_), costs.channel >= 0
+    within = np.eye(m, dtype=np.bool_)
     pairs = np.zeros(m * m, dtype=PAIR)
     channel = np.where(within, channels + np.arange(m)[:, None], costs.channel)
-    # Without a link the latency is infinite, and any channel will do: nothing is sent.
-    latency_s = np.where(linked, costs.latency_s, np.inf)
-    pairs["latency_s"] = np.where(within, 0.0, latency_s).ravel()
-    pairs["seconds_per_byte"] = np.where(linked, costs.seconds_per_byte, 0.0).ravel()
+    pairs["latency_s"] = costs.latency_s.ravel()
+    pairs["seconds_per_byte"] = costs.seconds_per_byte.ravel()
+    # Without a link any channel will do: nothing is sent.
     pairs["channel"] = np.maximum(channel, 0).ravel()
     return pairs
 
@@ -232,7 +231,7 @@ class FastState(NamedTuple):
     unfinished, makespan_s
         Operators of each simulation that have not ended, and when the last one did.
     start_s, arrival_s
-        When each operator started and each edge's tensor came, where bytes are counted.
+        When each operator started and each edge's tensor came, with `Mode.memory` only.
     copy, until_s
         Which copy of its tensor an edge reads, and how long each copy is held: those sent over an
         edge, then, one per tensor, those where they are made.

@@ -1,4 +1,4 @@
-"""Simulator by rounds, compiled: the rules word by word, with the start of every transfer.
+"""Simulator by rounds, compiled: the rules word by word.
 
 The rules are those of docs/reference/simulation.md;
 ``tests/operators/simulation/reference.py`` follows them in plain Python, to the last bit. It plays
@@ -54,9 +54,11 @@ class Rounds(NamedTuple):
         Shape (n,), 1 for operators of the second of two passes that do not mix (rule L4).
     number
         Of the transfer over an edge, `UNNUMBERED` for edges that bring nothing.
-    edge, requested_s, sent_s, end_s
-        By number of transfer: the edge that brings its tensor, when it was requested, when it
-        started and when it arrives.
+    edge, requested_s, end_s
+        By number of transfer: the edge that brings its tensor, when it was requested and when it
+        arrives.
+    sent_s
+        By edge, when the transfer over it started.
     arriving
         Heap of transfers on their way.
     queue, begin, waiting, busy
@@ -75,8 +77,8 @@ class Rounds(NamedTuple):
     number: IntArray
     edge: IntArray
     requested_s: FloatArray
-    sent_s: FloatArray
     end_s: FloatArray
+    sent_s: FloatArray
     arriving: IntArray
     queue: IntArray
     begin: IntArray
@@ -105,8 +107,8 @@ def make_rounds(costs: Costs, state: FastState, second_pass: BoolArray | None = 
         number=np.zeros(edges, dtype=np.uint32),
         edge=np.zeros(edges, dtype=np.uint32),
         requested_s=np.zeros(edges),
-        sent_s=np.zeros(edges),
         end_s=np.zeros(edges),
+        sent_s=np.zeros(edges),
         arriving=np.zeros(edges, dtype=np.uint32),
         queue=np.zeros(edges, dtype=np.uint32),
         begin=np.zeros(channels + 1, dtype=np.int64),
@@ -315,7 +317,7 @@ def _start_transfer(s: FastState, r: Rounds, base: Offsets, x: int, now: float) 
 def _send(s: FastState, r: Rounds, base: Offsets, x: int, now: float) -> None:
     """Set when transfer `x` starts and ends (rule C2)."""
     edge, pair = s.edges[r.edge[x]], _pair(s, r, base, x)
-    r.sent_s[x] = now
+    r.sent_s[r.edge[x]] = now
     r.end_s[x] = now + (pair.latency_s + edge.bytes * pair.seconds_per_byte)
     s.arrival_s[base.edge + r.edge[x]] = r.end_s[x]
 

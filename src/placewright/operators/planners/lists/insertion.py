@@ -121,7 +121,8 @@ def list_schedule(
 
     Ties go to the earlier device. Raises `OutOfTimeError` at the deadline.
 
-    `ahead_s`: shape (n, m): what a device's choice costs later (zero for HEFT, PEFT's table).
+    `ahead_s`: shape (n, m), or (1, m) for all: what a device's choice costs later (zero for HEFT,
+    PEFT's table).
     `channels`: how many there are: missing inputs are reserved in the gaps of their channels, in
     the order in which they were made. ``None``: transfers do not wait for each other; Numba then
     compiles a version without any branch on `channels`, which takes 40 % less time.
@@ -157,16 +158,21 @@ def _list_schedule(
     place = np.full(n, -1)
     start_s, end_s = np.zeros(n), np.zeros(n)
     chosen, used = np.full(len(r.group_bytes), -1), np.zeros(m)
-    open_ = np.empty(m, dtype=np.bool_)
+    open_, soonest_s = np.empty(m, dtype=np.bool_), np.empty(m)
     # Where something takes no time, touching slots must stay apart: it may fit between them.
     joined = c.compute_s.min() > 0
     for i in sequence:
         if stop[0]:
             break
+        later_s = ahead_s[min(i, len(ahead_s) - 1)]
         candidates(c, r, chosen, used, i, open_)
+        _inputs_ready(c, place, end_s, i, open_, soonest_s)
         best, best_score, best_start, best_p, best_x = -1, np.inf, np.inf, 0, 0
         for d in range(m):
-            if not open_[d]:
+            took, ready = c.compute_s[i, d], soonest_s[d]
+            # No sooner even if nothing waits: a device that ends later in any case needs no search
+            # for a gap.
+            if ready == np.inf or (best >= 0 and ready + took + later_s[d] >= best_score):
                 continue
             if booked is not None and sending is not None:
                 # Book this device's transfers to see when the last one arrives, then take them
@@ -175,14 +181,10 @@ def _list_schedule(
                 ready = _reserve(c, booked, sending, place, end_s, d, count)
                 _release(c, booked, sending, place, d, count)
                 ready = max(ready, _sent_before(c, sending, place, end_s, i, d))
-            else:
-                ready = _inputs_ready(c, place, end_s, i, d)
-            # No gap is before that: a device that ends later in any case needs no search for one.
-            least = ready + c.compute_s[i, d] + ahead_s[i, d]
-            if ready == np.inf or (best >= 0 and least >= best_score):
-                continue
-            start, p, x = gap(busy, d, ready, c.compute_s[i, d])
-            score = start + c.compute_s[i, d] + ahead_s[i, d]
+                if best >= 0 and ready + took + later_s[d] >= best_score:
+                    continue
+            start, p, x = gap(busy, d, ready, took)
+            score = start + took + later_s[d]
             if best < 0 or score < best_score:
                 best, best_score, best_start, best_p, best_x = d, score, start, p, x
         if best < 0:
@@ -226,14 +228,19 @@ def candidates(
 
 
 @njit_internal
-def _inputs_ready(c: Costs, place: IntArray, end_s: FloatArray, i: int, d: int) -> float:
-    """When all inputs of `i` are on `d` if transfers do not wait."""
-    ready = 0.0
+def _inputs_ready(
+    c: Costs, place: IntArray, end_s: FloatArray, i: int, open_: BoolArray, out: FloatArray
+) -> None:
+    """When all inputs of `i` are on each open device if transfers do not wait, else ``inf``."""
+    m = len(out)
+    for d in range(m):
+        out[d] = 0.0 if open_[d] else np.inf
     for a in range(c.in_offsets[i], c.in_offsets[i + 1]):
         k = c.in_tensors[a]
-        source = c.producer[k]
-        ready = max(ready, end_s[source] + move_time(c, k, place[source], d))
-    return ready
+        made, source, size = end_s[c.producer[k]], place[c.producer[k]], c.tensor_bytes[k]
+        for d in range(m):
+            there = made + (c.latency_s[source, d] + size * c.seconds_per_byte[source, d])
+            out[d] = there if there > out[d] else out[d]
 
 
 def _nothing_sent(c: Costs) -> Sending:
@@ -490,16 +497,35 @@ def optimistic_costs(c: Costs, work_s: FloatArray) -> FloatArray:
     oct(i,p) = max over consumers j of min over q of (c(i,p -> j,q) + w(j,q) + oct(j,q)).
     """
     n, m = work_s.shape
-    table = np.zeros((n, m))
+    table, ahead_s = np.zeros((n, m)), np.empty(m)
+    nearest = np.full((2, m), np.inf)  # least latency and seconds per byte from each device
+    for p in range(m):
+        for q in range(m):
+            if c.channel[p, q] >= 0:
+                nearest[0, p] = min(nearest[0, p], c.latency_s[p, q])
+                nearest[1, p] = min(nearest[1, p], c.seconds_per_byte[p, q])
     for at in range(n - 1, -1, -1):
         i = c.order[at]
         for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
             k = c.out_tensors[a]
             for b in range(c.offsets[k], c.offsets[k + 1]):
                 j = c.consumers[b]
-                for p in range(m):
-                    best = np.inf
-                    for q in range(m):
-                        best = min(best, move_time(c, k, p, q) + (table[j, q] + work_s[j, q]))
-                    table[i, p] = max(table[i, p], best)
+                for q in range(m):
+                    ahead_s[q] = table[j, q] + work_s[j, q]
+                _raise_to(table[i], c, k, ahead_s, nearest)
     return table
+
+
+@njit_internal
+def _raise_to(row: FloatArray, c: Costs, k: int, ahead_s: FloatArray, nearest: FloatArray) -> None:
+    """Raise a row of PEFT's table to what a consumer of tensor `k` needs, `ahead_s` per device."""
+    size, soonest = c.tensor_bytes[k], np.inf
+    for done_s in ahead_s:
+        soonest = min(soonest, done_s)
+    for p in range(len(row)):
+        best = ahead_s[p]
+        # Nothing that is sent is sooner: most consumers stay with their producer.
+        if best > row[p] and best > nearest[0, p] + size * nearest[1, p] + soonest:
+            for q in range(len(row)):
+                best = min(best, move_time(c, k, p, q) + ahead_s[q])
+        row[p] = max(row[p], best)

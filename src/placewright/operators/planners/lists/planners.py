@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
 
@@ -158,6 +158,8 @@ class ListScheduler:
         and the device that is chosen keeps its bookings.
     """
 
+    beside: ClassVar[bool] = True
+
     name: str = "heft"
     rank: Rank = "upward"
     device: DeviceRule = "earliest-finish"
@@ -173,7 +175,7 @@ class ListScheduler:
     def needs(self, problem: OperatorProblem) -> Needs:
         """Nanoseconds per operator and device, or pair of devices, and a few tables."""
         pairs, tabled = problem.n * problem.m, self.device in AHEAD or "ceft" in self.rank
-        table_s = (3e-9 if "ceft" in self.rank else 1.5e-9) * pairs * problem.m * tabled
+        table_s = (3e-9 if "ceft" in self.rank else 1e-9) * pairs * problem.m * tabled
         list_s = 3e-8 * pairs * (5 if self.reserved else len(self.transfers))
         return Needs(list_s + table_s, 8.0 * (2 + 2 * tabled + self.reserved) * pairs, ends=True)
 
@@ -186,7 +188,7 @@ class ListScheduler:
         tables = [RankTables(_with_transfers(setup, over)) for over in self.transfers]
         ranked = [(self.sequence(t), self._forced(t)) for t in tables]
         ahead = AHEAD.get(self.device)
-        ahead_s = np.zeros((problem.n, problem.m)) if ahead is None else ahead(tables[0])
+        ahead_s = np.zeros((1, problem.m)) if ahead is None else ahead(tables[0])
         channels = (len(problem.channel_names) or None) if self.reserved else None
 
         def build(budget_bytes: FloatArray) -> OperatorPlan:

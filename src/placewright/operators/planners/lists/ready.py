@@ -29,7 +29,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import numpy as np
 
@@ -407,6 +407,8 @@ class ReadyScheduler:
         favourite it is; while the child is ready, others get that parent's device only if nothing
         else can start.
     """
+
+    beside: ClassVar[bool] = True
 
     name: str = "min-min"
     select: Selection = "least"
