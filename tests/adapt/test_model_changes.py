@@ -58,6 +58,14 @@ TAKEN: dict[str, Change] = {
 
 REFUSED: dict[str, tuple[Change, str]] = {
     "amsgrad": (lambda m, o: o.param_groups[0].update(amsgrad=True), "amsgrad changed"),
+    "a gradient of another loss": (
+        lambda m, o: loss_fn(m(X), Y).backward(),
+        r"parameter '0\.weight': a gradient has been computed between steps",
+    ),
+    "a gradient that is set": (
+        lambda m, o: setattr(m[3].bias, "grad", torch.ones(3)),
+        r"parameter '3\.bias': a gradient has been computed between steps",
+    ),
     "another optimizer's parameters": (
         lambda m, o: o.param_groups[0]["params"].pop(),
         "other parameters",
@@ -298,6 +306,97 @@ def test_what_is_no_value_is_read_without_the_workers() -> None:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
 
+def test_parameters_that_no_step_has_read_are_refused_where_they_are_read() -> None:
+    """Workers do not have them: a layer for evaluation, and one that is used from some step on."""
+
+    class Grows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+            self.head, self.last = nn.Linear(6, 3), nn.Linear(3, 3)
+            self.depth = 1
+
+        def forward(self, x: Tensor) -> Tensor:
+            for k in range(self.depth):
+                x = self.layers[k](x)
+            return self.head(x) if self.training else self.last(self.head(x))
+
+    model = Grows()
+    optimizer = torch.optim.Adam(model.parameters())
+    with _trainer(model, optimizer) as trainer:
+        trainer.step(X, Y)
+        with pytest.raises(InputError, match=r"Trainer\.evaluate: .* another parameter 'last"):
+            trainer.evaluate(X)
+        model.depth = 2
+        with pytest.raises(InputError, match=r"Trainer\.step: .* another parameter 'layers\.1"):
+            trainer.step(X, Y)
+        model.depth = 1
+        trainer.step(X, Y)
+
+
+class Distilled:
+    """A loss with a teacher, which is no part of the model nor a module of the loss."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        self.teacher = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)).eval().requires_grad_(False)
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean square of what differs from the teacher's outputs."""
+        return nn.functional.mse_loss(outputs, self.teacher(targets))
+
+
+TAUGHT: dict[str, Callable[[nn.Sequential], object]] = {
+    "weights": lambda t: t[0].weight.mul_(0.5),
+    "data": lambda t: setattr(t[0].weight, "data", torch.ones(3, 3)),
+    "a mode": lambda t: t.train(),
+    "a layer": lambda t: t.__setitem__(0, nn.Identity()),
+}
+
+
+@pytest.mark.parametrize("layered", [False, True])
+def test_a_teacher_that_a_loop_changes_is_the_newest(layered: bool) -> None:
+    """An exponential average, another mode, other layers; in a placed step and in layers."""
+    model, mine, its = _model()[:2], Distilled(), Distilled()
+    model.append(nn.Linear(6, 3))
+    eager = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(eager.parameters(), 0.1)
+    how: dict[str, Any] = {"loss_fn": mine, "targets": Y, "optimizer": "sgd", "lr": 0.1}
+    with (
+        placewright.train(model, X, DUO, planner="single", trials=False, **how)
+        if layered
+        else placewright.place(
+            model, X, DUO, training=True, planner="only:a", method="analytic", **how
+        ) as placed,
+        placed.trainer(adapt=False) as trainer,
+    ):
+        for name in ("nothing", *TAUGHT) if not layered else ("nothing", "weights", "data"):
+            for loss in (mine, its):
+                with torch.no_grad():
+                    TAUGHT.get(name, len)(loss.teacher)
+            optimizer.zero_grad()
+            torch.manual_seed(2)
+            wanted = its(eager(X), Y)
+            wanted.backward()
+            optimizer.step()
+            torch.manual_seed(2)
+            assert trainer.step(X, Y) == pytest.approx(wanted.item(), rel=1e-6), name
+
+
+def test_gradients_that_a_loop_had_before_or_resets_are_its_own() -> None:
+    """Of a step that it has done itself, and of a loss that it does not want to train."""
+    model = _model()
+    optimizer = torch.optim.Adam(model.parameters())
+    loss_fn(model(X), Y).backward()
+    with _trainer(model, optimizer) as trainer:
+        trainer.step(X, Y)
+        optimizer.zero_grad(set_to_none=False)
+        trainer.step(X, Y)
+        loss_fn(model(X), Y).backward()
+        model.zero_grad()
+        trainer.step(X, Y)
+
+
 def test_two_trainers_of_one_layer_see_each_others_steps() -> None:
     """A shared body that both train in turn, as in one eager loop."""
     torch.manual_seed(0)
@@ -330,10 +429,10 @@ def test_a_model_is_placed_with_the_newest_weights_while_a_trainer_is_open() -> 
                 trainer.step(X, Y)
 
 
-def _trainer(model: nn.Module, optimizer: Any = "sgd") -> Any:
+def _trainer(model: nn.Module, optimizer: Any = "sgd", **options: Any) -> Any:
     return placewright.Trainer(
         *(model, X, DUO), loss_fn=loss_fn, targets=Y, optimizer=optimizer, method="analytic",
-        planner="only:a", adapt=False,
+        planner="only:a", adapt=False, **options,
     )  # fmt: skip
 
 
@@ -341,9 +440,7 @@ def test_momentum_that_needs_state_is_refused() -> None:
     """The placed step keeps no buffers for it."""
     model = _model()
     sgd = torch.optim.SGD(model.parameters(), 0.1)
-    with placewright.Trainer(
-        *(model, X, DUO), loss_fn=loss_fn, targets=Y, optimizer=sgd, method="analytic", adapt=False
-    ) as trainer:
+    with _trainer(model, sgd) as trainer:
         trainer.step(X, Y)
         sgd.param_groups[0]["momentum"] = 0.9
         with pytest.raises(InputError, match="needs the state momentum_buffer"):
@@ -354,9 +451,7 @@ def test_a_layer_that_was_frozen_when_it_was_placed_stays_so() -> None:
     """Workers keep no state for it; a check follows what can be followed."""
     model = _model()
     model[3].requires_grad_(False)
-    with placewright.Trainer(
-        *(model, X, DUO), loss_fn=loss_fn, targets=Y, method="analytic", adapt=False, check=True
-    ) as trainer:
+    with _trainer(model, check=True) as trainer:
         trainer.step(X, Y)
         model[0].requires_grad_(False)
         trainer.step(X, Y)
@@ -370,9 +465,7 @@ def test_what_a_loop_reads_is_the_newest() -> None:
     """The model's and the optimizer's state, as many steps as were done."""
     model = _model()
     adam = torch.optim.Adam(model.parameters(), lr=0.1)
-    with placewright.Trainer(
-        *(model, X, DUO), loss_fn=loss_fn, targets=Y, optimizer=adam, method="analytic", adapt=False
-    ) as trainer:
+    with _trainer(model, adam) as trainer:
         before = {name: value.clone() for name, value in _state(model)}
         for steps in (1, 2):
             trainer.step(X, Y)

@@ -59,6 +59,7 @@ def test_a_copy_is_refilled_and_the_object_is_left_alone() -> None:
     assert copy.me is copy
     assert tensors_of(made) == tensors
     assert made.me is made
+    assert type(refilled({"size": torch.Size((2, 3))}, iter(()))["size"]) is torch.Size
 
 
 @dataclass(frozen=True, slots=True)

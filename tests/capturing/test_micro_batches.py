@@ -196,6 +196,25 @@ def test_losses_that_need_the_whole_batch_are_refused(loss_fn: Any) -> None:
     capture_source(plain(loss_fn, 8, []), training=True)
 
 
+def sure(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A mean over the samples that the model is sure of."""
+    mask = (outputs.softmax(1).max(1).values > 0.4).float()
+    return (LOSS(outputs, targets, reduction="none") * mask).sum() / mask.sum()
+
+
+def weighted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A mean by weights that the outputs give."""
+    weights = outputs.detach().abs().sum(1)
+    return (LOSS(outputs, targets, reduction="none") * weights).sum() / weights.sum()
+
+
+@pytest.mark.parametrize("loss_fn", [sure, weighted])
+def test_losses_whose_divisor_the_outputs_decide_are_refused(loss_fn: Any) -> None:
+    """A micro-batch does not know what the others count."""
+    with pytest.raises(UnsupportedError, match=f"loss {loss_fn.__name__}, .*the model's outputs"):
+        capture_source(plain(loss_fn, 8, [], micro_batches=2), training=True)
+
+
 def test_models_that_mix_samples_are_refused() -> None:
     """As a softmax over the batch does."""
     of = plain(LOSS, 8, [], micro_batches=2)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from placewright.capturing.model import capture_call
 from placewright.capturing.real_calls import SideEffectWarning, called
 from placewright.capturing.source import ModelSource
-from placewright.errors import UnsupportedError
+from placewright.errors import InputError, UnsupportedError
 
 
 class Stateful(nn.Module):
@@ -183,6 +183,35 @@ def test_sparse_tensors_are_refused_with_a_way_out() -> None:
     source = ModelSource(model, (torch.randn(3, 3),))
     with pytest.raises(UnsupportedError, match="buffer table"):
         capture_call(source, real=called(source, training=False))
+
+
+@pytest.mark.filterwarnings("ignore:.*quantized tensor creation:UserWarning")
+@pytest.mark.parametrize("where", ["an input", "a buffer", "inside"])
+def test_quantized_tensors_are_refused_with_a_way_out(where: str) -> None:
+    """They have no shape rule that tells their type."""
+
+    def quantized(value: Tensor) -> Tensor:
+        return torch.quantize_per_tensor(value, 0.1, 0, torch.qint8)
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        given = {"an input": lambda: x, "a buffer": lambda: m.table, "inside": lambda: quantized(x)}
+        return m.layer(given[where]().dequantize())  # type: ignore[no-any-return]
+
+    model, x = Stateful(forward), torch.ones(3)
+    model.register_buffer("table", quantized(x))
+    if where != "a buffer":
+        del model.table
+    source = ModelSource(model, (quantized(x) if where == "an input" else x,))
+    with pytest.raises(UnsupportedError, match=r"quantized tensor.*\n.*fake_quantize"):
+        capture_call(source, real=called(source, training=False))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_lazy_layer_is_refused_before_it_is_called(training: bool) -> None:
+    """A call would initialise it."""
+    source = ModelSource(nn.Sequential(nn.LazyLinear(3)), (torch.ones(2, 3),), torch.sum)
+    with pytest.raises(InputError, match=r"'0\.weight': a lazy module"):
+        called(source, training=training)
 
 
 def test_distributions_do_not_check_their_arguments_in_a_trace() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -111,6 +111,53 @@ def test_a_call_returns_what_the_model_returns(
 ) -> None:
     """Other contents, other shapes, other constants and keywords; bit for bit."""
     assert same(up(*args, **keywords), expected(up.workload.source.model, *args, **keywords))
+
+
+class Asks(nn.Linear):
+    """Computes something else by what it asks of its arguments."""
+
+    def __init__(self, question: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
+        super().__init__(6, 3)
+        self.question = question
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """One multiple or another."""
+        return super().forward(x) * (2.0 if self.question(x, y) else 3.0)
+
+
+def test_a_call_sees_whether_an_argument_requires_a_gradient() -> None:
+    """As code does that asks for it."""
+    model = Asks(lambda x, _: x.requires_grad).eval()
+    with placed(model, (X, X), planner="only:a") as asked, torch.no_grad():
+        for x in (X, X.clone().requires_grad_(), X):
+            assert torch.equal(asked(x, X), model(x, X))
+
+
+def marked(x: torch.Tensor) -> torch.Tensor:
+    """A copy with an attribute."""
+    made = x.clone()
+    made.mark = True  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("question", "other"),
+    [
+        (lambda x, y: x is y, (X, X)),
+        (lambda x, y: isinstance(x, nn.Parameter), (nn.Parameter(X), X)),
+        (lambda x, y: hasattr(x, "mark"), (marked(X), X)),
+    ],
+)
+def test_what_a_trace_cannot_ask_of_arguments_is_refused(question: Any, other: Any) -> None:
+    """In a later call, and in the example."""
+    model, plain = Asks(question).eval(), (X, X.clone())
+    with placed(model, plain, planner="only:a") as asked:
+        assert torch.equal(asked(*plain), expected(model, *plain))
+        with pytest.raises(UnsupportedError, match="does not compute what the model"):
+            asked(*other)
+        assert torch.equal(asked(*plain), expected(model, *plain))
+    with pytest.raises(UnsupportedError, match="does not compute what the model"):
+        placed(model, other, planner="only:a")
 
 
 def test_a_known_form_is_not_captured_again(

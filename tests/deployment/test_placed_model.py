@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import placewright
 from placewright.cluster.cluster import Cluster
 from placewright.deployment.placed_model import PlacedModel
 from placewright.deployment.workers import ModelWorkers
-from placewright.errors import InputError, RunError
+from placewright.errors import InputError, RunError, UnsupportedError
 from placewright.operators.adaptive.run import AdaptiveRun
 from placewright.operators.run import best_single
 from placewright.runtime import session as sessions
@@ -187,6 +188,45 @@ def test_a_session_is_replaced_after_an_error(started: list[tuple[str, ...]]) ->
     assert len(started) == 2
 
 
+def _traced(function: Any, x: torch.Tensor) -> Any:
+    with torch._subclasses.FakeTensorMode():
+        return function(x)
+
+
+def _without_values(function: Any, x: torch.Tensor) -> Any:
+    with torch.device("meta"):
+        return function(x)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda function, x: torch.vmap(function)(x),
+        lambda function, x: torch.func.grad(lambda y: function(x).sum())(x),
+        lambda function, x: torch.func.jvp(function, (x,), (x,)),
+        lambda function, x: torch.func.functionalize(function)(x),
+        lambda function, x: torch.fx.experimental.proxy_tensor.make_fx(function)(x),
+        lambda function, x: torch.jit.trace(lambda x: function(x), (x,)),
+        _traced,
+        _without_values,
+    ],
+)
+def test_calls_inside_transforms_are_refused(transform: Callable[..., Any]) -> None:
+    """Workers compute values: not a derivative, a row or a trace of a call; nor none."""
+    (x, y), other = batch(), net()
+    settings: dict[str, Any] = {"method": "analytic", "planner": "heft"}
+    with placewright.place(net(), x, TRIO, True, loss_fn=LOSS, targets=y, **settings) as model:
+        for function in (
+            model,
+            lambda x: next(model.stream([x])),
+            lambda x: placewright.place(other, x, TRIO, **settings)(x),
+            lambda x: model.trainer().step(x, y),
+        ):
+            with pytest.raises(UnsupportedError, match="workers compute values"):
+                transform(function, x)
+        assert model.workers.up is None
+
+
 def test_unsupported_uses_are_refused() -> None:
     """Each with what to do instead."""
     x, _ = batch()
@@ -196,11 +236,18 @@ def test_unsupported_uses_are_refused() -> None:
         placewright.place(torch.relu, x)
     with placed() as model, pytest.raises(InputError, match="runs that adapt"):
         model.run(1, snapshots="somewhere")
-    with (
-        placewright.place(net(), x, TRIO, method="analytic", planner="heft") as model,
-        pytest.raises(InputError, match="placed for inference"),
-    ):
-        model.trainer()
+    with placewright.place(net(), x, TRIO, method="analytic", planner="heft") as model:
+        for checked in (False, True):
+            with pytest.raises(InputError, match=">= 1"):
+                model.run(0, check=checked)
+        fake = torch._subclasses.FakeTensorMode().from_tensor(x)
+        with pytest.raises(InputError, match="no values that workers could be sent"):
+            model(fake)
+        for wrong in ({1: x}, {"input": x, None: x}, x.numpy()):
+            with pytest.raises(InputError, match="a dict by names"):
+                next(model.stream([wrong]))
+        with pytest.raises(InputError, match="placed for inference"):
+            model.trainer()
     with pytest.raises(InputError, match="unknown engine"):
         ModelWorkers("slurm", TRIO)
 

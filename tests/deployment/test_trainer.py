@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import placewright
 from placewright.adapt.snapshot import SnapshotFolder
@@ -206,6 +206,7 @@ def test_an_evaluation_that_writes_into_buffers_is_refused_and_the_models_own_is
                     process.kill()
         trainer.finish()
     assert model.calls == plain.calls == 6
+    assert not trainer.run.folder.exists(), "snapshots that nobody has named end with the run"
 
 
 def test_training_can_be_compared_with_eager_pytorch_step_by_step(tmp_path: Path) -> None:
@@ -292,6 +293,7 @@ def test_a_bad_batch_is_named_in_four_parts_and_nothing_is_lost() -> None:
             ),
             r"no target 0 \(it has input 0\).*the same kinds": lambda: trainer.step(x),
             r"got str\).*next: give what the model": lambda: trainer.step("x", y),
+            r"loader of .*remaining\(\): must be .*got 5\)": lambda: list(trainer.remaining(5)),  # type: ignore[arg-type]
             r"target differs from the example's .*the example has": lambda: trainer.step(x, (y, 2)),
             r"evaluate: input 0 has another dtype .*\(torch\.float64": lambda: trainer.evaluate(
                 x.double()
@@ -374,3 +376,49 @@ def test_batches_are_told_apart_by_names_and_by_what_is_no_tensor() -> None:
             for scale in (1.0, 3.0):
                 found = trainer.evaluate({**example, "scale": scale})
                 assert torch.equal(found, twin.eval()(x, shift, scale))
+
+
+class Asking(nn.Module):
+    """Computes something else for a batch that is not contiguous, needs gradients, or scales."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.conv = nn.Linear(4, 4), nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: Tensor, scale: Tensor, image: Tensor) -> Tensor:
+        """Three questions."""
+        y = self.layer(x)
+        y = y if x.is_contiguous() else y.cos()
+        y = y.sin() if x is scale else y
+        return (y.tanh() if x.requires_grad else y) * scale + self.conv(image).mean((2, 3))
+
+
+def test_batches_are_told_apart_by_what_code_may_ask_of_their_tensors() -> None:
+    """Strides and gradients, which a capture has built in; that two are one tensor is refused."""
+    torch.manual_seed(0)
+    model, y = Asking(), torch.randn(4, 4)
+
+    def batch(kind: int) -> tuple[Tensor, Tensor, Tensor]:
+        x, image = torch.randn(4, 4), torch.randn(4, 3, 9, 9)
+        if kind == 3:
+            return x, x, image
+        x = x.t() if kind == 1 else x.requires_grad_(kind == 2)
+        return x, torch.randn(4, 4), image.to(memory_format=torch.channels_last)
+
+    plain = copy.deepcopy(model)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, plain)]
+    settings = {"loss_fn": nn.functional.mse_loss, "targets": y, "optimizer": optimizers[0]}
+    plan = {"method": "analytic", "planner": "round-robin"}
+    example = torch.randn(4, 4), torch.randn(4, 4), torch.randn(4, 3, 9, 9)
+    with placewright.Trainer(model, example, TRIO, adapt=False, **settings, **plan) as trainer:
+        for x in map(batch, (0, 1, 0, 2, 1)):
+            loss = nn.functional.mse_loss(plain(*x), y)
+            optimizers[1].zero_grad()
+            loss.backward()
+            optimizers[1].step()
+            assert trainer.step(x, y) == loss.item()
+        with pytest.raises(UnsupportedError, match="whether two arguments are one"):
+            trainer.step(batch(3), y)
+        trainer.finish()
+    pairs = zip(model.parameters(), plain.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)

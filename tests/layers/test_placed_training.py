@@ -175,6 +175,13 @@ def test_a_run_whose_check_fails_raises(monkeypatch: pytest.MonkeyPatch) -> None
             placed.run(1, check=True)
         assert placed.measurement is not None
         placed.run(1)
+        for refused in (
+            lambda: placed.run(0),
+            lambda: placed.trainer(snapshot_every=0),
+            lambda: placed.trainer(rejoin_every=0),
+        ):
+            with pytest.raises(InputError, match=">= 1"):
+                refused()
 
 
 def spread(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -32,6 +32,7 @@ from placewright.adapt.run import interrupts_wait
 from placewright.adapt.snapshot import RANDOM, Batch
 from placewright.adapt.timeline import QUIET, Timeline, event_text
 from placewright.capturing.guards import Changes, Guards, changed_model
+from placewright.capturing.isolation import refuse_transforms
 from placewright.capturing.program_calls import set_random_state
 from placewright.capturing.read_watch import ReadWatch, read_newest
 from placewright.capturing.state import is_expanded
@@ -105,6 +106,10 @@ class TrainingProgram(ABC, Generic[Run]):
     @abstractmethod
     def recapture(self) -> None:
         """Capture the step again before the next one; steps before it are not repeated by it."""
+
+    def close(self) -> None:
+        """End the run."""
+        self.run.close()
 
     def fetch(self) -> None:
         """Write the workers' weights and optimizer state into the model and the optimizer."""
@@ -362,7 +367,7 @@ class TrainingLoop(Generic[Run]):
             self._changes.close()
         if self._unfinished():
             warnings.warn(self._lost(), UnfinishedWarning, stacklevel=2)
-        self.run.close()
+        self._program.close()
 
     def _hand_over(self) -> None:
         """Give workers the values that the loop has changed since the last step."""
@@ -386,6 +391,7 @@ class TrainingLoop(Generic[Run]):
 
         A Ctrl-C waits for all of it, so that schedulers, scalers and comparisons stay with it.
         """
+        refuse_transforms("trainer.step")
         with interrupts_wait():
             if self._changes is None:
                 yield
@@ -417,6 +423,7 @@ class TrainingLoop(Generic[Run]):
         """Steps done, including those before the snapshot that a continued run started from."""
         return self.run.done
 
+    @checked
     def remaining(self, loader: Iterable[Any]) -> Iterator[Any]:
         """The loader's batches but for those that a continued run has already taken.
 
@@ -443,6 +450,13 @@ def note_events(run: FaultTolerantRun[Any], seen: int, monitor: Monitor) -> bool
     for event in news:
         monitor.note(f"step {event.step}: {event.kind}: {event_text(event)}")
     return bool(news)
+
+
+def _gradients(leaves: Iterable[Tensor]) -> dict[int, tuple[int, int]]:
+    """Identity and version of the gradients that are here, by the tensors that have them."""
+    with torch._C.DisableTorchFunctionSubclass():
+        made = ((id(value), value.grad) for value in leaves)
+        return {key: (id(grad), grad._version) for key, grad in made if grad is not None}
 
 
 _AGAIN = "finish this trainer, and place the model as it is then"
@@ -538,6 +552,8 @@ class ModelChanges:
         named = guards.model.named_parameters()
         self._placed = {name for name, parameter in named if parameter.requires_grad}
         self._known, self._trained = set(_names(guards.model)), guards.model.training
+        self._leaves = [value for value in guards.members() if value.is_leaf]
+        self._gradients = _gradients(self._leaves)
         self._watch = ReadWatch(members, self.fetch)
         self._watch_state()
         if self._fresh_at == self._done():
@@ -579,6 +595,7 @@ class ModelChanges:
         """
         self._refuse_other_members()
         self._refuse_evaluation()
+        self._refuse_gradients()
         read_newest(self.guards.members(), but=self._watch)  # a second trainer has trained them
         with self.own():
             state = self._state_changed()
@@ -675,6 +692,24 @@ class ModelChanges:
                 hint="call model.train() before the next step; single modules may stay in "
                 "evaluation mode. trainer.evaluate(x) needs no model.eval()",
             )
+
+    def _refuse_gradients(self) -> None:
+        """Raise where the loop has computed gradients, which no step of the workers would add."""
+        found = _gradients(self._leaves)
+        if found == self._gradients:
+            return
+        with torch._C.DisableTorchFunctionSubclass():
+            for name, value in self.guards.model.named_parameters():
+                made = id(value) in found and found[id(value)] != self._gradients.get(id(value))
+                if made and bool(value.grad is not None and value.grad.any()):
+                    raise InputError(
+                        "a gradient has been computed between steps, which workers do not add",
+                        where=f"Trainer.step, parameter {name!r}",
+                        by=f"its .grad is set after step {self._done()}",
+                        hint="call model.zero_grad() before the step if it is not to be added, or "
+                        "compute the loss that it is of in loss_fn",
+                    )
+        self._gradients = found
 
     def _state_changed(self) -> bool:
         if self.optimizer is None:

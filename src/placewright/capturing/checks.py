@@ -24,6 +24,7 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 
+from placewright.capturing.containers import memory_of
 from placewright.capturing.python_state import Container, PythonState
 from placewright.capturing.source import ModelSource
 from placewright.errors import InputError, PlacewrightError, UnsupportedError, text_of
@@ -154,17 +155,27 @@ def check_constants(recorded: fx.GraphModule, source: ModelSource) -> None:
 
 
 def _memory(value: Tensor) -> int:
-    """Identity of the storage, which views share; 0 for tensors without one."""
+    """As `memory_of`, of a fake tensor that of the constant that it stands for."""
     real: Any = getattr(value, "constant", None) if isinstance(value, FakeTensor) else value
-    if real is None or real.layout is not torch.strided:
-        return 0
-    key: int = real.untyped_storage()._cdata
-    return key
+    return 0 if real is None else memory_of(real)
+
+
+def quantized(where: str, by: str) -> UnsupportedError:
+    """The error for a tensor of integers with a scale, which no message keeps."""
+    return UnsupportedError(
+        "a quantized tensor",
+        where=where,
+        by=by,
+        hint="keep its integers, scale and zero point as tensors of their own, or round with "
+        "torch.fake_quantize_per_tensor_affine",
+    )
 
 
 def check_operations(graph: fx.Graph) -> None:
-    """Refuse objects of TorchScript classes (packed weights of quantized layers): no tensors."""
+    """Refuse packed weights of quantized layers, which are no tensors, and quantized tensors."""
     for node in graph.nodes:
+        if "aten.quantize_per_" in str(node.target):
+            raise quantized(f"module {_module_of(node)!r}", str(node.target))
         if node.op == "get_attr" and "torchbind" in str(node.target):
             raise UnsupportedError(
                 "an operation on packed weights, which are no tensors",

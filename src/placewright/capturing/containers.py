@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from placewright.errors import InputError
 
@@ -34,6 +34,11 @@ _WHOLE = (
     *(torch.dtype, torch.device, torch.Generator, torch.Size),
 )
 """Values that are not searched and not copied."""
+
+
+def _flat(tree: Any) -> tuple[list[Any], TreeSpec]:
+    """Leaves and containers; a size of PyTorch is a leaf, which pytrees make a tuple of."""
+    return tree_flatten(tree, is_leaf=lambda part: isinstance(part, torch.Size))
 
 
 def leaves_of(tree: Any) -> list[tuple[str, Any]]:
@@ -47,7 +52,7 @@ def leaves_of(tree: Any) -> list[tuple[str, Any]]:
         found.append((path, tensor))
         return tensor
 
-    for k, leaf in enumerate(tree_flatten(tree)[0]):
+    for k, leaf in enumerate(_flat(tree)[0]):
         if not isinstance(leaf, Tensor):
             found.append((str(k), leaf))
         _Copy(note).of(str(k), leaf)
@@ -65,7 +70,7 @@ def constants_of(tree: Any) -> tuple[tuple[str, Any], ...]:
     A capture has these values built in.
     """
     walk = _Constants()
-    leaves, spec = tree_flatten(tree)
+    leaves, spec = _flat(tree)
     for k, leaf in enumerate(leaves):
         walk.of(str(k), leaf)
     return (("", str(spec)), *walk.found)
@@ -103,9 +108,39 @@ def demand_constants(example: Any, tree: Any, role: str) -> None:
             )
 
 
+def memory_of(tensor: Tensor) -> int:
+    """Identity of the storage, which views share; 0 for tensors without one."""
+    key: int = tensor.untyped_storage()._cdata if tensor.layout is torch.strided else 0
+    return key
+
+
+def layouts_of(tree: Any) -> tuple[Any, ...]:
+    """What a capture depends on of the tensors in nested containers, beside their values.
+
+    Shapes and dtypes. Strides too: some kernels round differently on another layout. And what code
+    may ask for: whether a tensor requires a gradient, its class and attributes, which are the same.
+    """
+    first: dict[int, int] = {}
+    tensors = ((key, leaf) for key, leaf in leaves_of(tree) if isinstance(leaf, Tensor))
+    return tuple(
+        (key, *_layout(leaf), first.setdefault(id(leaf), k))
+        for k, (key, leaf) in enumerate(tensors)
+    )
+
+
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    # Strides of dimensions of one element are arbitrary, and no kernel uses them.
+    strides = tuple(stride if size > 1 else 0 for size, stride in sizes)
+    strides = strides if tensor.numel() else ()
+    own = repr(constants_of(vars(tensor))) if vars(tensor) else ""
+    asked = (tensor.requires_grad, type(tensor), own)
+    return tuple(tensor.shape), strides, str(tensor.dtype), *asked
+
+
 def refilled(tree: Any, values: Iterator[Any]) -> Any:
     """A copy of the containers with `values` in the place of the tensors, in order."""
-    leaves, spec = tree_flatten(tree)
+    leaves, spec = _flat(tree)
     filled = [_Copy(lambda *_: next(values)).of("", leaf) for leaf in leaves]
     return tree_unflatten(filled, spec)
 

@@ -58,11 +58,12 @@ from placewright.capturing.checks import (
     check_repeatable,
     python_draws_refused,
     python_generators_kept,
+    quantized,
     sparse,
     trace_error,
 )
 from placewright.capturing.containers import leaves_of, refilled
-from placewright.capturing.isolation import recorded_code
+from placewright.capturing.isolation import note_constants, recorded_code
 from placewright.capturing.python_state import PythonState
 from placewright.capturing.rewrites import (
     FUNCTIONAL_BATCH_NORM,
@@ -107,6 +108,8 @@ def functional_graph(
             recorded, restores = _record(step, values, inputs)
         check_operations(recorded.graph)
         check_constants(recorded, inputs.source)
+        read = (n.target for n in recorded.graph.nodes if n.op == "get_attr")
+        note_constants(inputs.source.model, (getattr(recorded, str(name), None) for name in read))
 
         def again() -> fx.GraphModule:
             return _record(forward or step, values, inputs)[0]
@@ -666,6 +669,8 @@ def step_inputs(source: ModelSource, *, scaled: bool = False) -> StepInputs:
 def _fake(mode: FakeTensorMode, value: Tensor, where: str) -> Tensor:
     if value.layout is not torch.strided:
         raise sparse(value, where)
+    if value.is_quantized:
+        raise quantized(where, f"{value.dtype}, shape {tuple(value.shape)}")
     if value.is_nested:
         raise UnsupportedError(
             "a nested tensor",

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from placewright.capturing.checks import PARAMETER_HOOKS
-from placewright.capturing.isolation import executed_code, watch
+from placewright.capturing.isolation import executed_code, reads_memory_of, watch
 from placewright.capturing.program_calls import tracing_settings
 from placewright.capturing.python_state import (
     Container,
@@ -154,7 +154,12 @@ class Guards:
     def _reached(self) -> PythonState:
         """What the code that ran in traces can reach."""
         roots = (self.model, *modules_in(self.loss_fn), self.loss_fn)
-        return PythonState.of(*roots, executed=executed_code(self.model))
+        found = PythonState.of(*roots, executed=executed_code(self.model))
+        own = {id(x) for part in (self.model, *modules_in(self.loss_fn)) for x in part.parameters()}
+        others = (x for x in found.parameters if id(x) not in own)
+        read = [x for x in others if reads_memory_of(self.model, x)]  # a teacher's, say
+        found.tensors += [(x, x._version, None) for x in read]
+        return found
 
     def demand_as_captured(self, where: str, hint: str) -> None:
         """Raise `InputError` where a step that was captured at the beginning is another one now."""
@@ -230,11 +235,16 @@ class Guards:
             if os.environ.get(name) != value:
                 yield f"the environment variable {name}"
         weights = {id(tensor) for tensor in self._members.values()}
+        own = {id(vars(module)) for module in self.model.modules()}  # whose modes are `_modes`
         for container in self._containers.containers:
             if container.is_changed():
-                yield from _changed_keys(container, weights)
+                moded = container.of_module and id(container.holder) not in own
+                yield from _changed_keys(container, weights, moded=moded)
         for tensor, version, _ in self._containers.tensors:
             if tensor._version != version and id(tensor) not in weights:
+                yield _plain(tensor)
+        for tensor, place in zip(self._flat.others, self._flat.places, strict=True):
+            if tensor.data_ptr() != place:
                 yield _plain(tensor)
         for what, array, content in self._flat.arrays:
             if _array_bytes(array) != content:
@@ -261,6 +271,7 @@ class _Flat:
     `values`: methods that give the values of dicts, lists and variables; `expected`: those values.
     `cells`, `contents`: variables of closures, and their values.
     `empty`: containers that were empty, hooks mostly.
+    `others`, `places`: tensors that are no members, and where they were in memory.
     `views`: some elements of every weight, as ``weight.data.clamp_()`` leaves no other trace.
     `unhooked`: parameters that are trained, which have no hooks when a step is captured.
     `variables`: environment variables that code reads, ``None`` for one that is not set.
@@ -279,6 +290,8 @@ class _Flat:
     addresses: list[int] = field(default_factory=list)
     trained: list[bool] = field(default_factory=list)
     members: list[Tensor] = field(default_factory=list)
+    others: list[Tensor] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
     views: list[Any] = field(default_factory=list)
     sampled: list[bytes] = field(default_factory=list)
     arrays: list[tuple[str, Any, bytes]] = field(default_factory=list)
@@ -318,8 +331,11 @@ class _Flat:
         """Compare tensors that are neither parameters nor buffers from now on."""
         self.add_tensors(tensors)
         known = set(map(id, self.members))
-        for tensor in tensors:
-            if id(tensor) not in known and (view := _sample(tensor)) is not None:
+        others = [x for x in tensors if id(x) not in known and x.layout is torch.strided]
+        self.others += others
+        self.places += map(Tensor.data_ptr, others)
+        for tensor in others:
+            if (view := _sample(tensor)) is not None:
                 self._watch(_plain(tensor), view)
 
     def add_arrays(self, arrays: Iterable[tuple[Any, str, Any]]) -> None:
@@ -389,6 +405,7 @@ class _Flat:
             and not any(self.empty)
             and list(map(_VERSION, self.tensors)) == self.versions
             and list(map(Tensor.data_ptr, self.members)) == self.addresses
+            and list(map(Tensor.data_ptr, self.others)) == self.places
             and (not self.trains or list(map(_TRAINED, self.members)) == self.trained)
             and (not self.unhooked or not any(any(map(h, self.unhooked)) for h in _HOOKS))
             and [view.tobytes() for view in self.views] == self.sampled
@@ -498,8 +515,11 @@ def _named_of_loss(loss_fn: Loss | None) -> dict[str, Tensor]:
     return found
 
 
-def _changed_keys(container: Container, weights: set[int]) -> Iterator[str]:
-    """Names in a container whose value is another one, and not merely an equal number."""
+def _changed_keys(container: Container, weights: set[int], *, moded: bool) -> Iterator[str]:
+    """Names in a container whose value is another one, and not merely an equal number.
+
+    `moded`: whether it is a module whose mode is an attribute like others.
+    """
     now, then = container.now(), container.content
     if not isinstance(then, dict):
         yield container.path
@@ -507,7 +527,7 @@ def _changed_keys(container: Container, weights: set[int]) -> Iterator[str]:
     computed = set_by_hooks(then)
     for key in dict.fromkeys((*then, *now)):
         old, new = then.get(key, _MISSING), now.get(key, _MISSING)
-        if new is old or key == "training":
+        if new is old or (key == "training" and not moded):
             continue
         if isinstance(container.holder, Globals | type) and not _compared(container.holder, old):
             continue

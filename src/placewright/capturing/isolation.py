@@ -5,7 +5,8 @@ its assertions. And a model's code may keep what it computes where `PythonState`
 is alive behind a trace is found through the garbage collector, forgotten if it is in a cache of
 `functools`, and refused by name anywhere else.
 
-Which functions of Python a model's traces have executed is noted by `watch` and `executed_code`.
+Which functions of Python a model's traces have executed is noted by `watch` and `executed_code`,
+and by `note_constants` which tensors that are no inputs they have read.
 What a model's code names reaches far: from a model of Transformers the code that reads its files,
 with thousands of variables. A step depends on what ran alone, so guards watch that; and what later
 traces execute, those of other shapes or modes, as soon as these are over.
@@ -27,11 +28,13 @@ from typing import Any, Protocol
 from unittest.mock import patch
 from weakref import WeakSet
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 
+from placewright.capturing.containers import memory_of
 from placewright.capturing.program_calls import global_hooks
 from placewright.capturing.python_state import CACHE
 from placewright.capturing.read_watch import plain_classes
@@ -49,8 +52,10 @@ _YOUNG = (0, 1)
 def isolated_trace(model: str) -> Iterator[None]:
     """Trace alone; at the end nothing of it may be alive that the body has not let go.
 
-    Raises `UnsupportedError`: a fake tensor is kept somewhere, or all modules have hooks.
+    Raises `UnsupportedError`: a fake tensor is kept somewhere, or all modules have hooks; or it is
+    inside a transform or a trace of the caller's.
     """
+    refuse_transforms(f"model {model}", device=False)
     _refuse_global_hooks(model)
     os.environ.update(inductor_cache())
     plain_classes()
@@ -75,6 +80,36 @@ def isolated_trace(model: str) -> Iterator[None]:
         if left:
             raise _kept(left.pop(), model)
         tell_watchers()
+
+
+def refuse_transforms(where: str, *, device: bool = True) -> None:
+    """Raise where PyTorch makes something else of calls than their values, as workers do not.
+
+    `device`: also where new tensors have no values, which a capture does not need.
+
+    Raises `UnsupportedError`.
+    """
+    within, mode = "", torch._C._get_dispatch_mode
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        within = "torch.vmap, torch.func.grad or another transform of torch.func"
+    elif torch._C._get_tracing_state() is not None:
+        within = "torch.jit.trace"
+    elif mode(_MODES.FAKE) is not None:
+        within = "a FakeTensorMode"
+    elif mode(_MODES.PROXY) is not None:
+        within = "make_fx or another trace"
+    elif device and torch.get_default_device().type == "meta":
+        within = "torch.device('meta'), or after torch.set_default_device"
+    if within:
+        raise UnsupportedError(
+            "workers compute values, and calls are something else here",
+            where=where,
+            by=f"inside {within}",
+            hint="call it outside; transforms and traces take the model itself",
+        )
+
+
+_MODES = torch._C._TorchDispatchModeKey
 
 
 def _refuse_global_hooks(model: str) -> None:
@@ -142,11 +177,13 @@ class _Executed:
     """What traces of a model have executed.
 
     `code`: ``None`` where it is not known, and may be any.
+    `constants`: what they have read beside inputs, parameters and buffers, by its storage.
     `grown`: whether watchers have not been told of the last trace.
     """
 
     model: weakref.ref[nn.Module]
     code: set[CodeType] | None = None
+    constants: dict[int, Tensor] = field(default_factory=dict)
     traced: bool = False
     grown: bool = False
     watchers: weakref.WeakSet[Watcher] = field(default_factory=weakref.WeakSet)
@@ -160,6 +197,22 @@ def executed_code(model: nn.Module) -> frozenset[CodeType] | None:
     """Code that ran in any trace of this model; ``None``: not known, it may be any."""
     entry = _EXECUTED.get(id(model))
     return None if entry is None or entry.code is None else frozenset(entry.code)
+
+
+def note_constants(model: nn.Module, values: Iterable[Any]) -> None:
+    """Note the tensors among what a trace of this model has taken in as constants."""
+    plain = (x for x in values if isinstance(x, Tensor) and x.layout is torch.strided)
+    found = {memory_of(x): x for x in plain if not isinstance(x, FakeTensor)}
+    entry = _entry(model)
+    entry.grown = entry.grown or not found.keys() <= entry.constants.keys()
+    entry.constants |= found
+
+
+def reads_memory_of(model: nn.Module, tensor: Tensor) -> bool:
+    """Whether a trace of this model has taken it in as a constant: a teacher's weight, say."""
+    entry = _EXECUTED.get(id(model))
+    strided = tensor.layout is torch.strided and not tensor.is_meta
+    return entry is not None and strided and memory_of(tensor) in entry.constants
 
 
 def watch(model: nn.Module, watcher: Watcher) -> None:

@@ -163,6 +163,7 @@ class PythonState:
     """All containers that the code of some modules and functions can reach.
 
     `tensors`: plain tensors (no parameters, no buffers) with their versions and copies.
+    `parameters`: of any module.
     `caches`: functions with an ``lru_cache``, and how often they had been computed.
     `texts`: strings in code that reads environment variables, some of which are their names.
     `arrays`: arrays of NumPy and of Python, how messages name them, and copies.
@@ -170,6 +171,7 @@ class PythonState:
 
     containers: list[Container] = field(default_factory=list)
     tensors: list[tuple[Tensor, int, Tensor | None]] = field(default_factory=list)
+    parameters: list[nn.Parameter] = field(default_factory=list)
     caches: list[tuple[Any, int]] = field(default_factory=list)
     texts: set[str] = field(default_factory=set)
     arrays: list[tuple[Any, str, Any]] = field(default_factory=list)
@@ -375,7 +377,10 @@ class _Walk:
         self.state.arrays.append((value, path, copy))
 
     def _tensor(self, tensor: Tensor) -> None:
-        if isinstance(tensor, nn.Parameter) or tensor.is_inference() or tensor.is_meta:
+        if tensor.is_inference() or tensor.is_meta:
+            return
+        if isinstance(tensor, nn.Parameter):
+            self.state.parameters.append(tensor)
             return
         small = tensor.layout is torch.strided and tensor.nbytes <= LARGE_BYTES
         copy = tensor.detach().clone() if small else None

@@ -13,19 +13,19 @@ filter banks. What both calls change is no cache and is put back.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
-from placewright.capturing.checks import python_generators_kept
-from placewright.capturing.containers import leaves_of, refilled, tensors_of
+from placewright.capturing.checks import check_plain, python_generators_kept
+from placewright.capturing.containers import leaves_of, memory_of, refilled, tensors_of
 from placewright.capturing.python_state import PythonState, flags_kept, set_by_hooks, set_mode
 from placewright.capturing.rewrites import is_random
 from placewright.capturing.source import (
@@ -135,8 +135,9 @@ class RealCalls:
                 by=f"{name} differs by {apart:.2g} of its largest value",
                 hint="the code keeps a state between calls that is no buffer (an attribute, a "
                 "list, a flag for the first call), assigns to .data, or asks for the class of a "
-                "tensor: keep state in buffers that are changed in place; call a model that "
-                "initialises itself once before it is placed",
+                "tensor, its attributes, or whether two arguments are one: keep state in buffers "
+                "that are changed in place; call a model that initialises itself once before it "
+                "is placed",
             )
 
 
@@ -146,7 +147,10 @@ def called(source: ModelSource, *, training: bool) -> RealCalls | None:
     Parameters, buffers, counters and random numbers stay as they are. A large model is not called,
     nor one on the meta device or a GPU; errors are left to the trace, which names the module. The
     second call gets half of the numbers of the first.
+
+    Raises `UnsupportedError` or `InputError`: a module is compiled, scripted or lazy.
     """
+    check_plain(source)
     model, loss_fn = source.model, source.loss_fn if training else None
     whole = ModelAndLoss(model, loss_fn)
     held = [*whole.parameters(), *whole.buffers()]
@@ -198,14 +202,14 @@ class _Lent:
     def add(self, copies: Iterable[Tensor]) -> None:
         """Note some."""
         for copy in copies:
-            if (key := _memory(copy)) != 0:
+            if (key := memory_of(copy)) != 0:
                 self.storages[key] = StorageWeakRef(copy.untyped_storage())  # type: ignore[no-untyped-call]
 
 
 def _is_lent(value: Any, lent: _Lent) -> bool:
     """Whether it is, or holds, a copy that was made for a call."""
     parts = [x for x in tree_leaves(value) if isinstance(x, Tensor)]
-    return any(_memory(part) in lent.storages for part in parts)
+    return any(memory_of(part) in lent.storages for part in parts)
 
 
 def _second(source: ModelSource, first: RealCall, lent: _Lent, *, training: bool) -> RealCall:
@@ -259,7 +263,7 @@ def _call(
     whole = ModelAndLoss(source.model, source.loss_fn if training else None, then)
     lent.add(state.values())
     given = (source.arguments, source.targets)
-    own = [_own(value) for value in tensors_of(given)]
+    own = list(map(_once(_like), tensors_of(given)))
     lent.add(own)
     arguments = refilled(given, iter(own))
     with (source.recipe or TrainingRecipe()).casting():
@@ -280,12 +284,6 @@ def _changed(state: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> dict[
     }
 
 
-def _memory(value: Tensor) -> int:
-    """Identity of the storage, which views share."""
-    key: int = value.untyped_storage()._cdata if value.layout is torch.strided else 0
-    return key
-
-
 def _outputs(outputs: Any, _targets: Any) -> Any:
     return outputs
 
@@ -294,13 +292,38 @@ def _own(tensor: Tensor) -> Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
+def _like(tensor: Tensor) -> Tensor:
+    """A copy of an argument that code takes for the argument, whatever it asks."""
+    made = _own(tensor)
+    if isinstance(tensor, nn.Parameter):
+        made = nn.Parameter(made.detach(), tensor.requires_grad)
+    vars(made).update(vars(tensor))
+    return made
+
+
+def _once(make: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """One result for each tensor: a model that gets one twice may ask whether they are one."""
+    made: dict[int, Tensor] = {}
+
+    def of(tensor: Tensor) -> Tensor:
+        if id(tensor) not in made:
+            made[id(tensor)] = make(tensor)
+        return made[id(tensor)]
+
+    return of
+
+
 def _halved(inputs: Any) -> Any:
     """The inputs with half of each real number; whole numbers may be places, and stay."""
 
     def half(value: Tensor) -> Tensor:
-        return value.detach() * 0.5 if value.is_floating_point() else value
+        if not value.is_floating_point():
+            return value
+        made = _like(value)
+        made.data.mul_(0.5)
+        return made
 
-    return refilled(inputs, map(half, tensors_of(inputs)))
+    return refilled(inputs, map(_once(half), tensors_of(inputs)))
 
 
 def _values(traced: Traced, source: ModelSource, members: Mapping[str, Tensor]) -> Iterator[Tensor]:

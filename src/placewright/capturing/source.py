@@ -124,11 +124,11 @@ def as_arguments(inputs: Any, model: str) -> Any:
     """Inputs as a tuple or list of positional arguments, or a dict of keyword arguments."""
     if isinstance(inputs, Tensor):
         return (inputs,)
-    if isinstance(inputs, Mapping):
+    if isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs):
         return dict(inputs)
     if not isinstance(inputs, tuple | list):
         raise InputError(
-            "inputs must be a tuple, a list, a dict or a tensor",
+            "inputs must be a tuple, a list, a dict by names or a tensor",
             where=f"model {model}",
             by=f"got {type(inputs).__name__}",
             hint="give what the model is called with: a tensor, arguments in order, or by name",

@@ -68,6 +68,8 @@ class LossSplit:
         Whether parts were compared with a whole.
     unlike
         Buffers that are others after a part than after the whole; not those of batch norm.
+    predicted
+        Whether a mean is divided by what the model's outputs say, as the samples it is sure of.
     """
 
     reduction: Literal["mean", "sum"] = "mean"
@@ -78,6 +80,7 @@ class LossSplit:
     fails: bool = False
     tried: bool = False
     unlike: tuple[str, ...] = ()
+    predicted: bool = False
 
     def divisors(self, counts: Sequence[Tensor], share: float) -> list[Tensor | None]:
         """What a part divides its means by; `counts`: of the whole batch, the counted ones."""
@@ -209,6 +212,14 @@ def split_rows(source: ModelSource) -> LossSplit:
             where=where,
             hint="compute the loss in loss_fn, from outputs and targets, or use micro_batches=1",
         )
+    if found.predicted:
+        raise UnsupportedError(
+            "the loss is divided by a number that the model's outputs decide, which no micro-batch "
+            "knows of the whole batch",
+            where=where,
+            hint="divide by a number of the targets or by that of the samples, or use "
+            "micro_batches=1",
+        )
     if found.reduction != recipe.reduction and found.tried:
         raise UnsupportedError(
             f"the loss is a {found.reduction} over samples",
@@ -257,11 +268,13 @@ def _still(source: ModelSource, *, training: bool) -> Iterator[None]:
 class _Evaluated:
     """A loss, its gradients, the outputs, the means that were seen, and buffers afterwards.
 
+    `returned`: what the model returned, in its containers.
     `drew`: whether PyTorch's generator was asked for random numbers.
     """
 
     loss: Tensor
     gradients: list[Tensor]
+    returned: Any
     outputs: list[Tensor]
     means: CountedMeans
     inside: int = 0
@@ -325,8 +338,9 @@ class _Comparison:
                 chance = self._uncounted(taken, counted)
                 chance = chance or self._by_chance(taken, parts, shares, counted)
                 if not chance:
-                    unlike = self._unlike(made)
-                    return LossSplit(reduction, counted, inside, tried=True, unlike=unlike)
+                    found = LossSplit(reduction, counted, inside, tried=True)
+                    predicted = self._is_predicted(taken, found)
+                    return replace(found, unlike=self._unlike(made), predicted=predicted)
             reasons.insert(0 if not reason else len(reasons), reason or chance)
         if self._is_random(taken):
             return None
@@ -374,6 +388,30 @@ class _Comparison:
             return ""
         reason = other._difference(made, shares)
         return f"with other targets, {reason}" if reason else ""
+
+    def _is_predicted(self, taken: Tensor, split: LossSplit) -> bool:
+        """Whether other outputs of the model, as the zeros of `whole_counts`, count otherwise."""
+        if split.inside or not any(split.counted):
+            return False
+        own, outputs = self.whole.means.counts, self.whole.returned
+        targets, drawn = self._rows(self.source.targets, taken), torch.Generator().manual_seed(0)
+        for scale in (None, 1.0, 100.0):
+
+            def other(value: Tensor, scale: float | None = scale) -> Tensor:
+                if scale is None or not value.is_floating_point():
+                    return torch.zeros_like(value)
+                return value + scale * torch.randn(value.shape, generator=drawn).to(value)
+
+            try:
+                with CountedMeans() as found:
+                    loss_fn = self.source.loss_fn or mean_square
+                    loss_fn(refilled(outputs, map(other, tensors_of(outputs))), targets)
+            except Exception:  # values that the loss does not take
+                continue
+            pairs = zip(found.counts, own, split.counted, strict=True)
+            if not all(math.isclose(a, b, rel_tol=1e-6) for a, b, counted in pairs if counted):
+                return True
+        return False
 
     def _uncounted(self, taken: Tensor, counted: tuple[bool, ...]) -> str:
         """Why a divisor that is the same for all parts is no constant; empty where it is one."""
@@ -472,7 +510,8 @@ class _Comparison:
         recipe = source.recipe or TrainingRecipe()
 
         def then(outputs: Any, targets: Any) -> Tensor:
-            noted.extend([tensors_of(outputs), len(means.counts)])
+            own = [x.detach() for x in tensors_of(outputs)]
+            noted.extend([refilled(outputs, iter(own)), own, len(means.counts)])
             loss: Tensor = loss_fn(outputs, targets)
             return loss
 
@@ -492,8 +531,8 @@ class _Comparison:
             for g in found
             if g is None or not g.is_sparse
         ]
-        outputs = [x.detach() for x in noted[0]]
-        return _Evaluated(loss.detach(), gradients, outputs, means, noted[1], copies, drew)
+        returned, outputs, inside = noted
+        return _Evaluated(loss.detach(), gradients, returned, outputs, means, inside, copies, drew)
 
     def _rows(self, tree: Any, taken: Tensor) -> Any:
         own = [

@@ -10,17 +10,21 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
-from placewright.capturing.containers import constants_of, leaves_of, refilled
+from placewright.capturing.containers import constants_of, layouts_of, leaves_of, refilled
 from placewright.capturing.guards import Guards, changed_model
 from placewright.capturing.model import Captured, capture_call
 from placewright.capturing.real_calls import called
 from placewright.capturing.source import as_arguments
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InfeasibleError, InputError, UnsupportedError
-from placewright.graph.files import program_json
 from placewright.graph.graph import Program, TensorSpec
-from placewright.operators.adaptive.step_forms import carried_placement
+from placewright.operators.adaptive.step_forms import (
+    carried_placement,
+    demand_members,
+    same_program,
+)
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import execution_order
@@ -83,9 +87,7 @@ class CallForm:
 
     def does_as(self, other: CallForm) -> bool:
         """Whether its program is that of another form."""
-        programs = self.program.graph.program, other.program.graph.program
-        own, others = (program_json(p) for p in programs if isinstance(p, Program))
-        return own == others
+        return same_program(self.program.graph, other.program.graph)
 
     def batch(self, arguments: Any) -> Batch:
         """The arguments' tensors by program input."""
@@ -186,7 +188,8 @@ class Calls:
         other = replace(source, inputs=arguments, recipe=None)
         captured = capture_call(other, real=called(other, training=False))
         graph = captured.graph
-        _check_members(self.captured, captured)
+        hint = "place the changed model, with an example that uses all of it"
+        demand_members(loaded, graph, f"placed {loaded.name}", hint)
         placement = carried_placement(loaded, self.plan.placement.tolist(), graph)
         plan = OperatorPlan(np.array(placement, dtype=np.int64))
         problem = profile(graph, self.cluster, method="analytic")
@@ -234,11 +237,11 @@ class Calls:
 
     def _check(self, argument: str, value: Tensor, example: Tensor | None) -> None:
         where = f"placed {self.captured.graph.name}, argument {argument}"
-        if value.device.type not in ("cpu", "cuda"):
+        if value.device.type not in ("cpu", "cuda") or isinstance(value, FakeTensor):
             raise InputError(
                 "the tensor has no values that workers could be sent",
                 where=where,
-                by=f"it is on the device {value.device}",
+                by=f"a {type(value).__name__} on the device {value.device}",
                 hint="give it on the CPU, or on a GPU of this machine",
             )
         if example is not None and value.dtype != example.dtype:
@@ -250,21 +253,6 @@ class Calls:
                 "example",
             )
 
-
-def _check_members(loaded: Captured, captured: Captured) -> None:
-    """Raise `InputError` where a capture has parameters or buffers that workers do not hold."""
-    held = {item.name: item.spec for item in loaded.program.inputs if item.role in _MEMBERS}
-    for item in captured.program.inputs:
-        if item.role in _MEMBERS and held.get(item.name) != item.spec:
-            raise InputError(
-                f"the model has another {item.role} {item.key!r} than when it was placed",
-                where=f"placed {loaded.graph.name}",
-                by=f"{item.spec.shape} {item.spec.dtype}",
-                hint="place the changed model",
-            )
-
-
-_MEMBERS = ("parameter", "buffer")
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -299,20 +287,9 @@ def _tensors_of_arguments(arguments: Any) -> dict[str, Tensor]:
 
 
 def _signature(arguments: Any) -> Signature:
-    """What a capture depends on: layouts and dtypes, the containers and all that is no tensor.
-
-    Strides too: some kernels round differently on another layout.
-    """
-    layouts = ((k, *_layout(t)) for k, t in _tensors(arguments).items())
+    """What a capture depends on: layouts, the containers and all that is no tensor."""
     # As text: 2, 2.0 and True are equal in Python, as are 0.0 and -0.0.
-    return (*layouts, repr(constants_of(arguments)))
-
-
-def _layout(tensor: Tensor) -> Signature:
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    # Strides of dimensions of one element are arbitrary, and no kernel uses them.
-    strides = tuple(stride if size > 1 else 0 for size, stride in sizes)
-    return tuple(tensor.shape), strides if tensor.numel() else (), str(tensor.dtype)
+    return (*layouts_of(arguments), repr(constants_of(arguments)))
 
 
 def _shapes(tree: Any) -> str:

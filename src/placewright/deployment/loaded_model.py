@@ -71,8 +71,8 @@ class LoadedModel:
         from placewright.capturing.program_calls import random_state, set_random_state
 
         with self.workers.turn:
-            calls = self.calls
             self.follow_weights()
+            calls = self.calls
             form = calls.form(arguments := calls.arguments(args, keywords))
             with self._loaded_session() as session:
                 calls.select(session, form)
@@ -116,7 +116,12 @@ class LoadedModel:
         """Let the workers start again from the model's weights, where these have changed.
 
         Those in files are looked at before workers start: others may have been saved meanwhile.
+
+        Raises `UnsupportedError`: inside a transform, a trace or the default device ``meta``.
         """
+        from placewright.capturing.isolation import refuse_transforms
+
+        refuse_transforms(f"placed {self.workload.graph.name}")
         with self.workers.turn:
             self.workers.refuse_while_streaming()  # whose samples have the weights from before
             self._refuse_while_training()

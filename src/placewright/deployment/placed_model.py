@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.deployment.loaded_model import LoadedModel
 from placewright.errors import InputError
-from placewright.io.arguments import checked
+from placewright.io.arguments import Count, checked
 from placewright.measurement import Measurement
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Monitor, Progress, monitor_of
@@ -243,7 +243,7 @@ class PlacedModel(LoadedModel):
     @checked
     def run(
         self,
-        steps: int = 10,
+        steps: Count = 10,
         *,
         check: bool = False,
         adapt: bool = False,
@@ -510,11 +510,10 @@ class PlacedModel(LoadedModel):
             weights=load.weights,
             keep=self.keep_trained if load.weights else None,
             check=check,
+            passing=passing,
         )
         self.timeline = run.timeline
         self.workers.training = weakref.ref(run)
-        if passing is not None:
-            weakref.finalize(program, passing.cleanup)
         return program
 
     def state_dict(self) -> dict[str, torch.Tensor]:

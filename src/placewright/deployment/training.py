@@ -55,6 +55,8 @@ class OperatorTraining(TrainingProgram[AdaptiveRun]):
         no memory for them: it is on the meta device.
     check
         Do every step in eager PyTorch too, on a copy of the model in this process, and compare.
+    passing
+        The folder of snapshots that nobody has named: it ends with the run.
 
     Raises
     ------
@@ -72,8 +74,10 @@ class OperatorTraining(TrainingProgram[AdaptiveRun]):
         weights: Mapping[str, StoredTensor] | None = None,
         keep: Callable[[AdaptiveRun], None] | None = None,
         check: bool = False,
+        passing: Scratch | None = None,
     ) -> None:
         self.captured, self.run, self.guards = captured, run, guards
+        self._passing = passing
         self.model = captured.source.model
         self._weights, self._keep = weights or {}, keep
         self.settings = StepSettings(captured.program, captured.source.recipe, schedulers)
@@ -202,6 +206,12 @@ class OperatorTraining(TrainingProgram[AdaptiveRun]):
             self.run.finish()
         self.forms.renew()
 
+    def close(self) -> None:
+        """End the run, and remove a folder that nobody has named."""
+        super().close()
+        if self._passing is not None:
+            self._passing.cleanup()
+
     def changed(self) -> None:
         """The eager copy becomes what the model is now."""
         if self.comparison is not None:
@@ -235,14 +245,13 @@ class OperatorTraining(TrainingProgram[AdaptiveRun]):
         """The tensors of a batch, and the program that takes batches of its shape."""
         forms = self.forms
         inputs, targets = forms.in_order(inputs, targets)
-        other = self._check_batch(batch_tensors(inputs, targets))
+        self._check_batch(batch_tensors(inputs, targets))
         forms.check_constants(inputs, targets)
-        form = forms.training(inputs, targets) if other or forms.epoch else self.captured
-        return forms.marked(form.batch(inputs, targets)), form.program
+        form = forms.training(inputs, targets)
+        return forms.marked(form, form.batch(inputs, targets)), form.program
 
-    def _check_batch(self, given: Mapping[str, torch.Tensor]) -> bool:
-        """Whether shapes are others than the example's; `InputError` where a tensor is missing."""
-        other = False
+    def _check_batch(self, given: Mapping[str, torch.Tensor]) -> None:
+        """Raise `InputError` where a tensor is missing, or has another dtype than the example's."""
         for item in self.captured.program.inputs:
             if item.role not in BATCH:
                 continue
@@ -264,8 +273,6 @@ class OperatorTraining(TrainingProgram[AdaptiveRun]):
                     f"the example has {item.spec.shape} {item.spec.dtype}",
                     hint=f"convert it with .to(torch.{item.spec.dtype})",
                 )
-            other = other or tuple(value.shape) != item.spec.shape
-        return other
 
 
 def adaptive_run(

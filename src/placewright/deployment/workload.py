@@ -129,11 +129,13 @@ def profiled(
     `planned`: a plan is wanted, and nothing is measured where there can be none.
     """
     from placewright.capturing.guards import Guards
+    from placewright.capturing.isolation import refuse_transforms
     from placewright.capturing.model import capture_call
     from placewright.capturing.real_calls import called
     from placewright.io.tensor_files import stored_tensors
     from placewright.profiling.profiler import profile
 
+    refuse_transforms(f"model {source.name}")
     with monitor.meter(f"capturing {source.name}"):
         real = called(source, training=training) if weights is None else None
         captured = capture_call(source, training=training, real=real)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import RunError, UnsupportedError
-from placewright.io.arguments import Unlimited, checked
+from placewright.io.arguments import Count, Unlimited, checked
 from placewright.layers.plan import LayerPlan
 from placewright.planning.contract import LOG, Monitor, Progress, monitor_of, silent
 from placewright.planning.result import Result
@@ -241,7 +241,7 @@ class PlacedTraining:
         return self.result.problem
 
     @checked
-    def run(self, steps: int = 10, *, check: bool = False) -> LayerRun:
+    def run(self, steps: Count = 10, *, check: bool = False) -> LayerRun:
         """Measure the plan beside the fastest worker alone and equal batches, in turns.
 
         Training goes back to the initial parameters.
@@ -273,8 +273,8 @@ class PlacedTraining:
         *,
         adapt: bool = True,
         planner: str = "auto",
-        snapshot_every: int = 50,
-        rejoin_every: int = 20,
+        snapshot_every: Count = 50,
+        rejoin_every: Count = 20,
         patience_s: float = 10.0,
         seed: int = 0,
         disturbances: Mapping[int, tuple[str, Unlimited]] | None = None,

@@ -31,7 +31,7 @@ from placewright.capturing.checks import (
     trace_error,
 )
 from placewright.capturing.functional import deeper_recursion, shape_rules
-from placewright.capturing.isolation import isolated_trace, recorded_code
+from placewright.capturing.isolation import isolated_trace, note_constants, recorded_code
 from placewright.capturing.program_calls import operation
 from placewright.capturing.python_state import PythonState, in_mode
 from placewright.capturing.real_calls import called
@@ -397,6 +397,7 @@ def _lowered(
     }
     held = {**exported.constants, **exported.state_dict}
     constants = {v: held[k].detach() for v, k in lifted.items() if isinstance(held[k], Tensor)}
+    note_constants(source.model, (held[k] for k in lifted.values()))
     for node in exported.graph.nodes:
         lowering.lower(node)
     tensors = [isinstance(leaf, Tensor) for leaf in _leaves(source)] + [True] * counts

@@ -138,12 +138,17 @@ def a_pipe(file: Path) -> None:
         ("chat_template.jinja", a_pipe),
         ("zzz.safetensors", a_pipe),
         ("model.safetensors.index.json", text("{}")),
+        ("adapter_config.json", text("{}")),
+        ("adapter_config.json", lambda file: file.symlink_to("nowhere")),
     ],
 )
 def test_what_no_reader_expects_is_refused(
     folder: Path, name: str, changed: Callable[[Path], object]
 ) -> None:
-    """By an error that names the folder, and at once: to open a pipe waits for a writer."""
+    """By an error that names the folder, and at once: to open a pipe waits for a writer.
+
+    An adapter is one of these: the weights beside it are those of another model.
+    """
     changed(folder / name)
     with pytest.raises(PlacewrightError) as caught:
         opened(folder)

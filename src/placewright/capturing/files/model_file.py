@@ -118,6 +118,19 @@ def reader_groups(readers: Iterable[tuple[str, Sequence[str]]]) -> dict[str, str
     return group
 
 
+def resident_bytes(constants: Iterable[tuple[int, bool, Sequence[str]]]) -> dict[str, int]:
+    """Operator -> bytes of the constants that live with it.
+
+    `constants`: the bytes of each, whether it is there once, and the operators that read it in
+    order. One that is there once is the first reader's; of another every reader has a copy.
+    """
+    found: dict[str, int] = {}
+    for nbytes, once, readers in constants:
+        for reader in readers[: 1 if once else None]:
+            found[reader] = found.get(reader, 0) + nbytes
+    return found
+
+
 _IN_MEMORY = "_ORT_MEM_ADDR_"
 """In a location it makes ONNX Runtime and OpenVINO read memory of the process at the offset."""
 

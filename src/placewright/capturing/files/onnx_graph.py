@@ -20,6 +20,7 @@ from placewright.capturing.files.model_file import (
     distinct_names,
     module_of,
     reader_groups,
+    resident_bytes,
 )
 from placewright.capturing.flops import attention, einsum, recurrent, work_of_kind
 from placewright.capturing.nested_functions import refuse_expansion_of_onnx
@@ -84,8 +85,15 @@ class _Values:
         for node in graph.node:
             for name in dict.fromkeys(filter(None, node.input)):
                 self.readers.setdefault(name, []).append(node.name)
-        self.group_of = self._groups()
-        self.resident = self._resident()
+        read = {
+            name: (self.weights[name], [r for r in readers if r not in self.constant_nodes])
+            for name, readers in self.readers.items()
+            if name in self.weights
+        }
+        self.group_of = reader_groups(
+            (k, r) for k, (size, r) in read.items() if size >= SHARED_BYTES
+        )
+        self.resident = resident_bytes((size, size >= SHARED_BYTES, r) for size, r in read.values())
 
     def _fold(self, graph: Any) -> frozenset[str]:
         """Nodes that only read constants; what they make is a constant from then on.
@@ -104,23 +112,6 @@ class _Values:
                 for name in filter(None, node.output):
                     self.weights[name] = held if kept else self.size(name)
         return frozenset(found)
-
-    def _groups(self) -> dict[str, str]:
-        """Node -> group, for those that read one large weight together."""
-        return reader_groups(
-            (name, [reader for reader in readers if reader not in self.constant_nodes])
-            for name, readers in self.readers.items()
-            if self.weights.get(name, 0) >= SHARED_BYTES
-        )
-
-    def _resident(self) -> dict[str, int]:
-        """Node -> bytes of the weights that live with it; a large one with its first reader."""
-        found: dict[str, int] = {}
-        for name, nbytes in self.weights.items():
-            placed = [r for r in self.readers.get(name, ()) if r not in self.constant_nodes]
-            for reader in placed[: 1 if nbytes >= SHARED_BYTES else None]:
-                found[reader] = found.get(reader, 0) + nbytes
-        return found
 
     def size(self, name: str) -> int:
         shape, dtype = self.types[name]

@@ -21,6 +21,7 @@ from placewright.capturing.files.model_file import (
     distinct_names,
     module_of,
     reader_groups,
+    resident_bytes,
 )
 from placewright.capturing.flops import Shape, attention, einsum, recurrent, work_of_kind
 from placewright.capturing.tensorflow.model import is_tensorflow
@@ -184,9 +185,8 @@ def graph_of(model: Any, source: str, name: str, batch: int | None = None) -> Mo
             where=source,
             hint="give a model whose outputs depend on its inputs",
         )
-    groups = _groups(ordered, constant)
-    counted: set[tuple[str, int]] = set()
-    operators = tuple(_operator(node, constant, groups, counted) for node in placed)
+    groups, resident = _groups(ordered, constant), _resident(placed, constant)
+    operators = tuple(_operator(node, groups, resident) for node in placed)
     return ModelFile(
         runtime="openvino",
         source=source,
@@ -360,20 +360,23 @@ def _input(port: Any) -> InputSpec:
     return InputSpec(name, _shape(port), np.dtype(kind.to_dtype()))
 
 
-def _resident(value: Any, constant: set[str], counted: set[tuple[str, int]]) -> int:
-    """Bytes of a constant that an operator reads; one that is not copied is there once."""
-    node = value.get_node()
-    port = node.get_friendly_name(), value.get_index()
-    if port[0] not in constant or port in counted:
-        return 0
-    if not _can_be_copied(node):
-        counted.add(port)
-    return _bytes(value)
+def _resident(placed: list[Any], constant: set[str]) -> dict[str, int]:
+    """Operator -> bytes of the constants that live with it; one that is not copied lives once."""
+    read: dict[tuple[str, int], tuple[int, bool, list[str]]] = {}
+    for node in placed:
+        for value in node.input_values():
+            source = value.get_node()
+            port = source.get_friendly_name(), value.get_index()
+            if port[0] in constant:
+                _, _, readers = read.setdefault(
+                    port, (_bytes(value), not _can_be_copied(source), [])
+                )
+                if node.get_friendly_name() not in readers:
+                    readers.append(node.get_friendly_name())
+    return resident_bytes(read.values())
 
 
-def _operator(
-    node: Any, constant: set[str], groups: dict[str, str], counted: set[tuple[str, int]]
-) -> Operator:
+def _operator(node: Any, groups: dict[str, str], resident: dict[str, int]) -> Operator:
     kind, name = node.get_type_name(), node.get_friendly_name()
     given = list(node.input_values())
     made = node.outputs()
@@ -395,7 +398,7 @@ def _operator(
         elementwise_flops=work.elementwise_flops,
         uncounted=work.uncounted,
         bytes_accessed=float(sum(map(_bytes, [*given, *made]))),
-        resident_bytes=sum(_resident(value, constant, counted) for value in given),
+        resident_bytes=resident.get(name, 0),
         phase="forward",
         module=module_of(name),
         signature=f"{kind} {shapes} {json.dumps(attributes, default=str, sort_keys=True)}",

@@ -149,7 +149,7 @@ class LayerSession(WorkerSession):
     def feed_tensors(self, batch: Mapping[str, Tensor]) -> None:
         """Likewise, by the names of `TracedStep.feeds`."""
         check_batch(self.loaded, batch)
-        self.group.order_all("feed", packed(batch))
+        self.group.order_ahead("feed", [(packed(batch),)] * len(self.group.names))
 
     def train(
         self, steps: int = 1, *, update: bool = True, limit_s: float | None = None
@@ -189,7 +189,7 @@ class LayerSession(WorkerSession):
         With replicas or micro-batches workers draw numbers of their own, which depend on it. The
         state after the step is in one of its times.
         """
-        self.group.order_all("draw_from", random)
+        self.group.order_ahead("draw_from", [(random,)] * len(self.group.names))
 
     def gradients(self) -> dict[str, Tensor]:
         """Gradients of the last step by name of the parameter."""

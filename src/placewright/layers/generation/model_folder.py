@@ -7,15 +7,18 @@ and nobody is asked whether to, nothing is fetched, and what is no regular file 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from placewright.errors import InputError, PlacewrightError
+from placewright.errors import InputError, PlacewrightError, UnsupportedError
 from placewright.io.boundary import check_regular, unreadable
 
 CONFIG = "config.json"
+
+ADAPTER = "adapter_config.json"
 
 
 def from_folder(loader: Any, folder: Path) -> Any:
@@ -62,10 +65,20 @@ def quiet() -> Iterator[None]:
 
 
 def check_files(folder: Path) -> None:
-    """Raise where a reader of the folder would wait for ever.
+    """Raise where a reader of the folder would wait for ever, or read another model from it.
 
     Raises `InputError`: a named pipe, a socket or a device is in it, or it cannot be listed.
+    Raises `UnsupportedError`: it has an adapter, which transformers applies where PEFT is installed
+    and workers never do.
     """
+    if os.path.lexists(folder / ADAPTER):
+        raise UnsupportedError(
+            "weights with an adapter beside them",
+            where=str(folder),
+            by=ADAPTER,
+            hint="merge the adapter (merge_and_unload() of PEFT) and save the model; or remove "
+            f"{ADAPTER} for the model without it",
+        )
     try:
         for entry in sorted(folder.iterdir()):
             if not entry.is_dir():

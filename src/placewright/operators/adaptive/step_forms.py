@@ -13,14 +13,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from placewright.adapt.snapshot import RANDOM
-from placewright.capturing.containers import constants_of, demand_constants, in_order_of
+from placewright.capturing.containers import (
+    constants_of,
+    demand_constants,
+    in_order_of,
+    layouts_of,
+)
 from placewright.capturing.model import BATCH, Captured, batch_tensors, capture_call
+from placewright.capturing.real_calls import called
 from placewright.capturing.source import TrainingRecipe, as_arguments, step_scaler
 from placewright.capturing.update_rule import numbered
 from placewright.capturing.user_optimizer import (
@@ -32,6 +38,7 @@ from placewright.capturing.user_optimizer import (
     current_settings,
 )
 from placewright.errors import InputError
+from placewright.graph.files import program_json
 from placewright.graph.graph import Graph, Program
 from placewright.runtime.step.partition import CallProgram
 
@@ -72,6 +79,27 @@ def carried_placement(graph: Graph, placement: Sequence[int], other: Graph) -> l
         device_of[op.name] = groups[group]
         found.append(groups[group])
     return found
+
+
+def demand_members(loaded: Graph, form: Graph, where: str, hint: str) -> None:
+    """Raise `InputError` where a form reads parameters, buffers or state that workers do not hold.
+
+    `loaded`: the graph that they have the values of; unused parameters are none of them.
+    """
+    held = {item.name: item.spec for item in _program(loaded).inputs if item.role in RESIDENT}
+    for item in _program(form).inputs:
+        if item.role in RESIDENT and held.get(item.name) != item.spec:
+            raise InputError(
+                f"the model reads another {item.role} {item.key!r} than when it was placed",
+                where=where,
+                by=f"{item.spec.shape} {item.spec.dtype}",
+                hint=hint,
+            )
+
+
+def same_program(one: Graph, other: Graph) -> bool:
+    """Whether two captures compute the same, layouts and constants included."""
+    return program_json(_program(one)) == program_json(_program(other))
 
 
 def _program(graph: Graph) -> Program:
@@ -125,29 +153,16 @@ def _inputs_of(graph: Graph) -> dict[str, list[str]]:
     return found
 
 
-Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...], str], ...]
-"""Name, shape and dtype of every tensor of a batch."""
+FORM = "form"
+"""With a batch, the number of its form where that is not the example's."""
 
-EPOCH = "epoch"
-"""With a batch, the epoch of its step where that is not 0: repeated steps are as they were."""
-
-BESIDE = (EPOCH, RANDOM)
+BESIDE = (FORM, RANDOM)
 """What goes with a batch and is no program input."""
-
-
-def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
-    """Shapes of a batch; settings that go with it are left out."""
-    found = [
-        (name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-        for name, tensor in tensors.items()
-        if name.partition(":")[0] in BATCH
-    ]
-    return tuple(sorted(found))
 
 
 @dataclass(slots=True, eq=False)
 class StepForms:
-    """Captures steps for batches of other shapes when they first come, and keeps them.
+    """Captures steps for batches of other layouts when they first come, and keeps them.
 
     `captured`: the training step that is placed, for batches like the example.
     `epoch`: how often the model has become another one since; each has captures of its own.
@@ -155,9 +170,14 @@ class StepForms:
 
     captured: Captured
     epoch: int = 0
-    _training: dict[tuple[int, Shapes], Captured] = field(default_factory=dict)
+    _example: tuple[Any, ...] = field(init=False)
+    _training: dict[tuple[Any, ...], Captured] = field(default_factory=dict)
     _evaluation: dict[tuple[Any, ...], Captured] = field(default_factory=dict)
     _placed: dict[tuple[int, tuple[int, ...]], CallProgram] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        source = self.captured.source
+        self._example = layouts_of((source.arguments, source.targets))
 
     def in_order(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
         """A batch for training in the containers of the example."""
@@ -176,19 +196,40 @@ class StepForms:
 
     def training(self, inputs: Any, targets: Any) -> Captured:
         """The form of a training step on such a batch."""
-        key = self.epoch, shapes_of(batch_tensors(inputs, targets))
+        layouts = layouts_of((as_arguments(inputs, "batch"), targets))
+        key = self.epoch, layouts
+        if not self.epoch and layouts == self._example:
+            return self.captured
         if key not in self._training:
             source = replace(self.captured.source, inputs=inputs, targets=targets)
-            self._training[key] = capture_call(source, training=True)
+            made = capture_call(source, training=True, real=called(source, training=True))
+            demand_members(
+                self.captured.graph,
+                made.graph,
+                "Trainer.step",
+                "finish this trainer and place the model as it is now, or with an example and "
+                "settings that use all of it",
+            )
+            same = not self.epoch and same_program(made.graph, self.captured.graph)
+            self._training[key] = self.captured if same else made
         return self._training[key]
 
     def evaluation(self, inputs: Any) -> Captured:
         """The form of a forward pass in evaluation mode."""
         self._check_dtypes(batch_tensors(inputs))
-        key = (self.epoch, shapes_of(batch_tensors(inputs)), repr(constants_of(inputs)))
+        given = as_arguments(inputs, "batch")
+        key = (self.epoch, layouts_of(given), repr(constants_of(given)))
         if key not in self._evaluation:
             source = replace(self.captured.source, inputs=inputs, loss_fn=None, targets=None)
-            self._evaluation[key] = capture_call(source, training=False)
+            made = capture_call(source, training=False, real=called(source, training=False))
+            demand_members(
+                self.captured.graph,
+                made.graph,
+                "Trainer.evaluate",
+                "no training step reads it, so workers do not have it: call the model itself, "
+                "which has the newest weights between two steps",
+            )
+            self._evaluation[key] = made
         return self._evaluation[key]
 
     def _check_dtypes(self, given: Mapping[str, Tensor]) -> None:
@@ -207,13 +248,15 @@ class StepForms:
                 )
 
     def of_batch(self, batch: Mapping[str, Tensor]) -> Captured | None:
-        """The form of a batch that `training` has seen; ``None`` for one like the example."""
-        epoch = int(batch[EPOCH].item()) if EPOCH in batch else 0
-        return self._training.get((epoch, shapes_of(batch)))
+        """The form that a batch is marked with; ``None`` for one like the example."""
+        return [*self._training.values()][int(batch[FORM].item())] if FORM in batch else None
 
-    def marked(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """A batch with the epoch in which its step is done."""
-        return {**batch, EPOCH: torch.tensor(self.epoch)} if self.epoch else batch
+    def marked(self, form: Captured, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A batch with the number of its form, so that a repeated step is as it was."""
+        if form is self.captured:
+            return batch
+        number = next(k for k, each in enumerate(self._training.values()) if each is form)
+        return {**batch, FORM: torch.tensor(number)}
 
     def renew(self) -> None:
         """Capture what is called from now on anew: the model has become another one."""
