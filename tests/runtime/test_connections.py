@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError, Pipe
@@ -34,6 +34,7 @@ from placewright.runtime.connections import (
     Codec,
     FrameReader,
     connect,
+    send,
     wait,
 )
 
@@ -69,6 +70,28 @@ def test_messages_arrive_in_order_and_can_be_waited_for() -> None:
         assert ours.recv() == "still here"
         with pytest.raises(EOFError):
             ours.recv()
+
+
+@pytest.mark.parametrize("make", [Pipe, lambda: sockets()], ids=["pipe", "tcp"])
+@pytest.mark.parametrize("timeout_s", [None, 5.0])
+def test_orders_are_sent_whole_whether_they_are_read_or_not(
+    make: Callable[[], Iterable[Connection]], timeout_s: float | None
+) -> None:
+    """Nothing waits for who does not read; nor is it disturbed by a program's default timeout."""
+    before_s = socket.getdefaulttimeout()
+    ours, theirs = (Channel(end, CODEC) for end in make())
+    socket.setdefaulttimeout(timeout_s)
+    try:
+        with ours, theirs:
+            for size in (0, 1, 1 << 15, 1 << 18, 1 << 24):
+                text = bytes(range(256)) * (size // 256) or b"x" * size
+                send(theirs, (text, Order("load")))
+                if size == 1 << 24:
+                    theirs.close()
+                assert ours.recv() == (text, Order("load"))
+            send(ours, "to one that is gone")
+    finally:
+        socket.setdefaulttimeout(before_s)
 
 
 def test_a_message_that_is_too_long_is_not_read() -> None:

@@ -113,6 +113,25 @@ def test_input_and_target_may_be_one_tensor() -> None:
         assert torch.equal(session.outputs()["output"], answer({"x": x}))
 
 
+def test_what_is_fed_needs_no_answer_before_the_step() -> None:
+    """Nor before another batch; what is wrong with it is the error of the next order."""
+    graph, state = diamond()
+    x = state["x"]
+    with Session(graph, DUO, state) as session:
+        session.load([0, 1, 1, 1], range(4))
+        for k in range(1, 4):
+            session.feed({"x": x - k})
+            session.feed({"x": x + k})
+            assert session.group.unanswered
+            session.run(1)
+            assert not session.group.unanswered
+            assert torch.equal(session.outputs()["output"], answer({"x": x + k}))
+        session.feed({"x": x})
+        os.kill(session.group.processes[1].pid or 0, signal.SIGKILL)
+        with pytest.raises(WorkerError, match="killed by signal 9"):
+            session.run(1)
+
+
 def test_a_disk_that_takes_no_file_ends_no_worker(tmp_path: Path) -> None:
     """The error is the disk's and names the device; the session goes on."""
     graph, state = diamond()

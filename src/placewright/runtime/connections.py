@@ -53,6 +53,7 @@ import hmac
 import multiprocessing.connection
 import os
 import re
+import select
 import socket
 import struct
 import threading
@@ -227,41 +228,72 @@ class Channel:
         self.connection.close()
 
 
-_SMALL_BYTES = 1 << 15
-"""A connection takes so much at once, also while the other end does not read."""
-
 _AT_ONCE_S = 0.05
-"""Waited for the end of a larger message before it is left to a thread."""
+"""Waited for the other end to read a message before the rest of it is left to a thread."""
 
 
-def send(connection: Channel, message: Any) -> None:
+def send(connection: Channel, message: Any) -> bool:
     """Send a message; what the other end does not read at once is sent on a thread.
 
     To one that has died, nothing: that is for others to notice.
 
-    `connection`: all that was sent before has been read.
+    `connection`: a stream socket, on which no thread is sending.
+    Returns whether all is sent.
     """
     data = connection.codec.pack(message)
+    short = len(data) <= _MOST_SHORT
+    head = _SHORT.pack(len(data)) if short else _SHORT.pack(-1) + _LONG.pack(len(data))
     with suppress(OSError):
-        if len(data) <= _SMALL_BYTES:
-            connection.send_packed(data)
-            return
-        # A duplicate: the caller may close the connection meanwhile.
-        duplicate = connection.duplicate()
-        sending = Thread(target=_send_and_close, args=(duplicate, data), daemon=True)
-        sending.start()
-        # A worker that reads takes less. Two threads must not send on one connection, as their
-        # frames would mix: hence the condition on `connection`.
-        sending.join(_AT_ONCE_S)
+        left = _sent_at_once(connection.fileno(), [memoryview(head), memoryview(data)])
+        if left:
+            # A duplicate: the caller may close the connection meanwhile. Two threads must not send
+            # on one, as their frames would mix: hence the condition on `connection`.
+            other = _socket_on(os.dup(connection.fileno()))
+            Thread(target=_send_and_close, args=(other, left), daemon=True).start()
+            return False
+    return True
 
 
-def _send_and_close(connection: Channel, data: bytes) -> None:
-    with suppress(OSError), connection:
-        connection.send_packed(data)
+def _sent_at_once(fd: int, parts: list[memoryview]) -> list[memoryview]:
+    """Send what a socket takes in `_AT_ONCE_S`; what is left."""
+    until_s, reader = time.monotonic() + _AT_ONCE_S, select.poll()
+    reader.register(fd, select.POLLOUT)
+    end = _socket_on(fd)
+    try:
+        while parts:
+            try:
+                # For this call alone: see `FrameReader.read`.
+                sent = end.sendmsg(parts, [], socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                left_s = until_s - time.monotonic()
+                if left_s <= 0 or not reader.poll(1e3 * left_s):
+                    break
+                continue
+            while parts and sent >= len(parts[0]):
+                sent -= len(parts.pop(0))
+            parts[:1] = [part[sent:] for part in parts[:1]]
+    finally:
+        end.detach()
+    return parts
+
+
+def _socket_on(fd: int) -> socket.socket:
+    """A socket object; the program's default timeout would count for all who share the socket."""
+    end = socket.socket(fileno=fd)
+    if end.gettimeout() is not None:
+        end.settimeout(None)
+    return end
+
+
+def _send_and_close(end: socket.socket, parts: list[memoryview]) -> None:
+    with suppress(OSError), end:
+        for part in parts:
+            end.sendall(part)
 
 
 _PIECE_BYTES = 1 << 18
 _SHORT, _LONG = struct.Struct("!i"), struct.Struct("!Q")
+_MOST_SHORT = 0x7FFFFFFF
 
 
 class FrameReader:
@@ -271,7 +303,7 @@ class FrameReader:
     """
 
     def __init__(self, fd: int) -> None:
-        self._socket = socket.socket(fileno=os.dup(fd))
+        self._socket = _socket_on(os.dup(fd))
         self._data = bytearray()
 
     def read(self) -> bytes | None:

@@ -306,7 +306,8 @@ class Session(WorkerSession):
         assert isinstance(self._loaded.program, Program)
         specs = {i.name: i.spec for i in self._loaded.program.inputs if i.name in tensors}
         batch = save(storable(tensors))
-        self.order("feed", [(batch, specs, own) for own in self._drawing(self.parts, random)])
+        given = [(batch, specs, own) for own in self._drawing(self.parts, random)]
+        self.group.order_ahead("feed", given)
 
     def _drawing(self, parts: Sequence[Part], random: bytes) -> list[bytes]:
         """By rank: `random` for the one that draws, nothing for the others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
@@ -19,6 +21,7 @@ from types import SimpleNamespace
 import pytest
 
 from placewright.errors import WorkerError
+from placewright.numerics.collector import collector_paused
 from placewright.runtime import limits
 from placewright.runtime.engines import process
 from placewright.runtime.engines.local import Local, LocalGroup
@@ -108,6 +111,26 @@ def test_a_fork_server_that_is_still_ending_is_waited_for(monkeypatch: pytest.Mo
         raise ValueError("started")
 
     with pytest.raises(ValueError, match="started"):
+        process.start_process(make, "device 'a'")
+
+
+def test_descriptors_of_earlier_processes_are_given_back_where_there_are_no_more() -> None:
+    """Those of a trainer that is closed are in cycles, which nothing else may have collected."""
+
+    class Held:
+        """Something with descriptors."""
+
+    held = Held()
+    held.itself = held  # type: ignore[attr-defined]
+    alive = weakref.ref(held)
+    del held
+
+    def make() -> process.ChildProcess:
+        if alive() is not None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        raise ValueError("started")
+
+    with collector_paused(), pytest.raises(ValueError, match="started"):
         process.start_process(make, "device 'a'")
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -234,13 +235,23 @@ def test_a_ray_is_used_only_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -
         _worker_logs_enabled=True,
     )
     monkeypatch.setattr(ray_engine, "import_module", lambda name: silent)
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    with pytest.raises(RunError, match="no Ray cluster answers"):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        named = f"127.0.0.1:{listener.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", named)
+        with pytest.raises(RunError, match=r"no Ray cluster answers.*nobody there"):
+            Ray(DUO).__enter__()
+    with pytest.raises(RunError, match=r"no Ray cluster answers.*refused"):  # Ray is not asked
         Ray(DUO).__enter__()
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     with pytest.raises(InputError, match=r"(?s)another user's.*RAY_ADDRESS=HOST:PORT"):
         Ray(DUO).__enter__()
-    for wrong in ("http://10.0.0.1:8265", "10.0.0.1", "10.0.0.1:port", "os://10.0.0.1:6379"):
+    for wrong in (
+        "http://10.0.0.1:8265",
+        "10.0.0.1",
+        "10.0.0.1:port",
+        "os://10.0.0.1:6379",
+        "h:99999",
+    ):
         monkeypatch.setenv("RAY_ADDRESS", wrong)
         with pytest.raises(InputError, match=f"is no address of a Ray cluster.*{re.escape(wrong)}"):
             Ray(DUO).__enter__()
@@ -250,7 +261,7 @@ def test_a_ray_is_used_only_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.delenv(variable)
     with Ray(DUO):
         assert not silent._worker_logs_enabled
-        assert addresses == ["10.0.0.1:6379", "local"]
+        assert addresses == [named, "local"]
         token = os.environ["RAY_AUTH_TOKEN"]
         assert len(token) == 64
     monkeypatch.delenv("RAY_ADDRESS")
@@ -405,9 +416,9 @@ def test_two_runs_at_once_have_rays_that_another_user_cannot_reach(shared: Path)
     assert attacker.stdout.readline() == "announced\n"
     runs: list[OwnRay] = []
     try:
-        for _ in range(2):
-            runs.append(OwnRay(started_run(shared)))
-            runs[-1].session = runs[-1].line()
+        runs.extend(OwnRay(started_run(shared)) for _ in range(2))
+        for run in runs:
+            run.session = run.line()
         assert [run.line("go") for run in runs] == ["ran", "ran"]
         listening = [listening_addresses(run.process.pid) for run in runs]
         assert all(listening)
@@ -703,6 +714,22 @@ def test_a_connection_that_is_cut_is_named_without_a_traceback(end: str) -> None
         error = started.raised_error(0, words)
     assert error.what == "its connection to another worker is lost"
     assert error.by == "Read error [127.0.0.1]:22447: Software caused connection abort"
+    assert "Traceback" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "torch.distributed.DistStoreError: No space left on device",
+        "OSError: [Errno 28] No space left on device: '/tmp/x/batch'",
+        "OSError: [Errno 122] Disk quota exceeded: '/tmp/x/batch'",
+    ],
+)
+def test_a_full_disk_is_named_without_a_traceback(last: str) -> None:
+    """Whoever has written there, PyTorch's meeting point included."""
+    with group(Rays({"obey": Call(RayTaskError(f"Traceback:\n  line 3\n{last}"))}, {})) as started:
+        error = started.raised_error(0, f"Traceback:\n  line 3\n{last}")
+    assert (error.what, error.by) == ("a disk is full", last)
     assert "Traceback" not in str(error)
 
 

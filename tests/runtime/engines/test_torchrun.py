@@ -123,25 +123,33 @@ def _interrupt(limit_s: float) -> None:
 
 
 STOPPED = """
+import atexit
 import os
 import signal
 
 if os.environ["RANK"] == "1":
-    os.kill(os.getpid(), signal.SIGSTOP)
+    WHEN(lambda: os.kill(os.getpid(), signal.SIGSTOP))
 from placewright.cluster.cluster import Cluster, Device
 from placewright.runtime import limits
 from placewright.runtime.engines.torchrun import Torchrun
+from placewright.runtime.engines.torchrun_agent import served_torchrun
 
 limits.STOPPED_S = 1.0
+if served_torchrun("torchrun"):
+    raise SystemExit
 with Torchrun(Cluster((Device("a"), Device("b")), name="duo")):
     pass
 """
 
 
-def test_a_rank_that_is_stopped_before_it_calls_is_killed_and_named(tmp_path: Path) -> None:
-    """Nobody waits for it for a minute."""
+@pytest.mark.parametrize(
+    ("when", "named"),
+    [("(lambda stop: stop())", "before it had called"), ("atexit.register", "at the end")],
+)
+def test_a_rank_that_is_stopped_is_killed_and_named(when: str, named: str, tmp_path: Path) -> None:
+    """Nobody waits for it for a minute, nor for ever where it has served and is about to end."""
     script = tmp_path / "script.py"
-    script.write_text(STOPPED)
+    script.write_text(STOPPED.replace("WHEN", when))
     command = [*TORCHRUN[:3], "--standalone", "--nproc-per-node", "2", str(script)]
     ended = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False
@@ -149,3 +157,4 @@ def test_a_rank_that_is_stopped_before_it_calls_is_killed_and_named(tmp_path: Pa
     assert ended.returncode == 1
     assert "a process that torchrun has started is stopped (SIGSTOP)" in ended.stderr
     assert "rank 1" in ended.stderr
+    assert named in ended.stderr

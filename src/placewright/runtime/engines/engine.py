@@ -38,6 +38,8 @@ STARTING = "starting and joining the others"
 _CUT = re.compile(r"gloo/transport/\S+\] (.*?)(?:\. This is typically|$)")
 """What gloo says where a connection ends while both of its processes live."""
 
+_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+
 
 class WorkerGroup(ABC):
     """A context manager around the workers of one session.
@@ -59,6 +61,9 @@ class WorkerGroup(ABC):
     hosts: tuple[Host, ...] = ()
     program: str = PLACED_STEPS
     limit_s = limits.FIRST_STEPS_S
+    sent_whole = True
+    """Whether all that was posted is sent: what is large and not read is still on its way."""
+    _ahead = 0
 
     def __enter__(self) -> Self:
         try:
@@ -71,6 +76,7 @@ class WorkerGroup(ABC):
     def __exit__(self, kind: object, *rest: object) -> None:
         try:
             if kind is None:
+                self._collect_ahead()
                 self.dismiss()
         finally:
             self.close()
@@ -112,10 +118,28 @@ class WorkerGroup(ABC):
         `arguments`: by rank.
         Raises `WorkerError`: see `collect_answers`.
         """
-        if self.unanswered:
+        if self.unanswered > self._ahead:
             raise self.interrupted_error()
         self.post(name, arguments)
+        self._collect_ahead()
         return self.collect_answers(limit_s)
+
+    def order_ahead(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
+        """Give every worker an order that has no answer but errors: the next `order` raises them.
+
+        That saves a wait, unless workers do not read it at once.
+        """
+        if self.unanswered > self._ahead:
+            raise self.interrupted_error()
+        self.post(name, arguments)
+        self._ahead += 1
+        if not self.sent_whole:
+            self._collect_ahead()
+
+    def _collect_ahead(self) -> None:
+        while self._ahead:
+            self._ahead -= 1
+            self.collect_answers()
 
     def order_all(self, name: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
         """Give every worker the same order."""
@@ -190,6 +214,13 @@ class WorkerGroup(ABC):
                 where=self.worker_name(rank),
                 by=cut[1],
                 hint="check the links between these devices, and run it again",
+            )
+        if _FULL.search(by) and not known:
+            return WorkerError(
+                "a disk is full",
+                where=self.worker_name(rank),
+                by=by,
+                hint="free space there, or name another temporary folder in TMPDIR",
             )
         hint = traceback.rpartition("\n  next: ")[2].strip() if known else ""
         return WorkerError(

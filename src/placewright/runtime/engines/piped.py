@@ -71,8 +71,9 @@ class PipedGroup(WorkerGroup):
         # Set before anything is sent, and reset when all is: whatever comes between, Ctrl-C too,
         # leaves it set.
         self._sending = True
-        for rank, values in zip(range(len(self.connections)), arguments, strict=True):
-            self.give(rank, name, *values)
+        pairs = zip(range(len(self.connections)), arguments, strict=True)
+        sent = [self.give(rank, name, *values) for rank, values in pairs]
+        self.sent_whole = all(sent)
         self._posted.append(name)
         self._sending = False
 
@@ -138,12 +139,12 @@ class PipedGroup(WorkerGroup):
             waiting -= {*speaking, *ended}
         return answers
 
-    def give(self, rank: int, name: str, *arguments: Any) -> None:
-        """Give one worker an order; returns before it has read it.
+    def give(self, rank: int, name: str, *arguments: Any) -> bool:
+        """Give one worker an order; returns before it has read it. Whether it is sent whole.
 
         To one that has died nothing is given: `ready` finds that out.
         """
-        send(self.connections[rank], (name, arguments))
+        return send(self.connections[rank], (name, arguments))
 
     def ready(self, ranks: Iterable[int], limit_s: float) -> tuple[list[int], list[int]]:
         """Which of these workers have an answer, and which have ended, before so long."""

@@ -10,6 +10,8 @@ neither a killed nor a stopped fork server hides it.
 from __future__ import annotations
 
 import atexit
+import errno
+import gc
 import os
 import signal
 import socket
@@ -205,6 +207,8 @@ def start_process(make: Callable[[], Process], where: str) -> Process:
             return make()
         except (OSError, EOFError) as error:
             last = error
+            if isinstance(error, OSError) and error.errno == errno.EMFILE:
+                gc.collect()  # pipes of processes that have ended are in cycles with their sessions
     raise WorkerError(
         "the worker process cannot be started",
         where=where,

@@ -138,14 +138,16 @@ class Ray:
                 hint="RAY_ADDRESS=HOST:PORT names one; without RAY_ADDRESS one is started here",
             )
         if named and named != "local":
-            if not re.fullmatch(r"[^/\s]+:[0-9]{1,5}", named):  # MODULE:// makes Ray import it
+            host, _, port = named.rpartition(":")
+            known = re.fullmatch(r"[^/\s]+:[0-9]{1,5}", named)  # MODULE:// makes Ray import it
+            if known is None or int(port) > 65_535:
                 raise InputError(
                     "is no address of a Ray cluster",
                     where="RAY_ADDRESS",
                     by=f"got {named[:100]!r}",
                     hint="give HOST:PORT; without RAY_ADDRESS a Ray is started here",
                 )
-            self._join(named)
+            self._join(named, host.strip("[]"), int(port))
         else:
             self._start()
 
@@ -155,14 +157,16 @@ class Ray:
         job = self._ray.job_config.JobConfig(_client_job=True)
         return {"log_to_driver": False, "logging_level": "ERROR", "job_config": job}
 
-    def _join(self, address: str) -> None:
+    def _join(self, address: str, host: str, port: int) -> None:
         try:
+            # Where nobody listens Ray tries for minutes.
+            socket.create_connection((host, port), limits.patience(limits.STOPPED_S)).close()
             self._ray.init(address=address, **self._options())
-        except ConnectionError as error:
+        except OSError as error:
             raise RunError(
                 "no Ray cluster answers",
                 where=f"RAY_ADDRESS={address}",
-                by=str(error).strip().splitlines()[0],
+                by=(str(error).strip().splitlines() or [type(error).__name__])[0],
                 hint="`ray start --head` starts one; without RAY_ADDRESS one is started here",
             ) from None
 
@@ -420,6 +424,42 @@ def _imported() -> Any:
         return import_module("ray")
     except ModuleNotFoundError:
         raise MissingDependencyError("ray", extra="ray", purpose="--engine ray") from None
+
+
+JOB_ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+"""Environment variables that name the cluster, as for ``ray job submit``: ``http://HEAD:8265``."""
+
+
+def job_client() -> Any:
+    """What submits jobs to the cluster that the environment names.
+
+    Raises
+    ------
+    InputError
+        It names none.
+    RunError
+        Nobody answers there.
+    MissingDependencyError
+        Ray's job API is not installed.
+    """
+    address = next(filter(None, map(os.environ.get, JOB_ADDRESSES)), "")
+    name = JOB_ADDRESSES[0]
+    if not address.startswith(("http://", "https://")):
+        raise InputError(
+            "the Ray cluster is not named",
+            where="--engine ray",
+            by=f"{name} is {address!r:.100}" if address else f"{name} is not set",
+            hint=f"{name}=http://HEAD:8265, as `ray start --head` prints it",
+        )
+    try:
+        return import_module("ray.job_submission").JobSubmissionClient(address)
+    except ModuleNotFoundError as error:
+        purpose = "--engine ray"
+        raise MissingDependencyError(str(error.name), extra="ray", purpose=purpose) from None
+    except (ConnectionError, RuntimeError) as error:
+        words = (str(error).strip().splitlines() or [""])[0]
+        hint = "start it: ray start --head"
+        raise RunError("no Ray cluster answers", where=address, by=words, hint=hint) from None
 
 
 PLACED_S = 60.0

@@ -110,26 +110,15 @@ class Torchrun:
 
         Raises `RunError`: none does, or a process of this machine is stopped; it is killed then.
         """
-        left, stopped_s = limits.Countdown(limits.patience(limits.GATHER_S)), 0.0
+        left, stopped = limits.Countdown(limits.patience(limits.GATHER_S)), StoppedRanks()
         while not left.over:
             if (called := self._listener.accept(left.next_s)) is not None:
                 return called
-            passed_s, stopped = left.look(), stopped_ranks()
-            stopped_s = stopped_s + passed_s if stopped else 0.0
-            if stopped_s > limits.patience(limits.STOPPED_S):
-                for pid in stopped.values():
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                raise RunError(
-                    "a process that torchrun has started is stopped (SIGSTOP)",
-                    where=f"rank {', '.join(stopped)}",
-                    by=f"for {stopped_s:.0f} s, before it had called",
-                    hint="it was killed: start the run again",
-                )
+            stopped.look(left.look(), "before it had called")
         raise self._absent(left.limit_s)
 
     def _leave_agents(self, kind: type[BaseException] | None, *_error: object) -> None:
-        """Let the other ranks end.
+        """Let the other ranks end, and wait until their processes have.
 
         torchrun waits for all of them, for ever where one is stopped; where we fail it kills them.
         Raises `RunError`: one does not end, and nothing else is wrong.
@@ -137,16 +126,23 @@ class Torchrun:
         others = {rank: agent for rank, agent in self._agents.items() if rank}
         for agent in others.values():
             agent.leave()
-        limit_s = limits.patience(limits.STOPPED_S)
-        deadline = time.monotonic() + limit_s
-        left = [r for r, agent in others.items() if not agent.gone(deadline - time.monotonic())]
-        for agent in self._agents.values():
-            agent.channel.close()
-        if left and kind is None:
+        limit_s = limits.GATHER_S if kind is None else limits.STOPPED_S
+        left, stopped = limits.Countdown(limits.patience(limit_s)), StoppedRanks()
+        try:
+            while others and not left.over:
+                others = {r: each for r, each in others.items() if not each.gone(left.next_s)}
+                stopped.look(left.look(), "at the end of the run")
+        except RunError:
+            if kind is None:
+                raise
+        finally:
+            for agent in self._agents.values():
+                agent.channel.close()
+        if others and kind is None:
             raise RunError(
-                "processes do not end: they may be stopped",
-                where=f"torchrun: rank {', '.join(map(str, left))}",
-                by=f"waited {limit_s:.0f} s",
+                "processes that torchrun has started do not end",
+                where=f"rank {', '.join(map(str, others))}",
+                by=f"waited {left.limit_s:.0f} s",
                 hint="everything else is done; torchrun kills them within 30 s",
             )
 
@@ -233,8 +229,34 @@ def _world(cluster: Cluster) -> int:
     return world
 
 
+class StoppedRanks:
+    """Processes of torchrun on this machine that are stopped, and for how long some have been."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    def look(self, passed_s: float, when: str) -> None:
+        """Kill those that have been stopped for too long; `passed_s`: since the last look.
+
+        Raises `RunError`: some were.
+        """
+        found = stopped_ranks()
+        self._seconds = self._seconds + passed_s if found else 0.0
+        if self._seconds <= limits.patience(limits.STOPPED_S):
+            return
+        for pid in found.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        raise RunError(
+            "a process that torchrun has started is stopped (SIGSTOP)",
+            where=f"rank {', '.join(found)}",
+            by=f"for {self._seconds:.0f} s, {when}",
+            hint="it was killed: start the run again",
+        )
+
+
 def stopped_ranks() -> dict[str, int]:
-    """Processes of torchrun on this machine that are stopped, by rank."""
+    """Numbers of those processes, by rank."""
     found = {}
     for pid in children_of(os.getppid()):
         if is_stopped(pid) and "TORCHELASTIC_RUN_ID" in (environment := environment_of(pid)):
@@ -286,7 +308,7 @@ class Agent:
             end.shutdown(socket.SHUT_WR)
 
     def gone(self, limit_s: float) -> bool:
-        """Whether it has ended before so long."""
+        """Whether its process has ended before so long."""
         deadline = time.monotonic() + limit_s
         while wait([self.channel], max(0.0, deadline - time.monotonic())):
             if self.report()[0] == "gone":

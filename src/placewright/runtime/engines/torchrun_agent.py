@@ -166,6 +166,9 @@ def run_agent(port: int, secret: bytes) -> None:
     stopped_s = 0.0
     with suppress(EOFError, OSError):
         coordinator = call_coordinator(port, secret, (rank, Host.here()))
+        # Closed by the end of this process and by nothing before: Python's way out takes seconds,
+        # and one that is stopped in these keeps torchrun from ending.
+        os.dup(coordinator.fileno())
         while True:
             ends = [coordinator, *([worker.sentinel] if worker is not None else [])]
             ready = wait(ends, timeout=None if worker is None else limits.LOOK_S)
