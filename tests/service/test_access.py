@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 from collections.abc import Iterator
@@ -145,10 +146,18 @@ def test_a_service_with_a_token(tmp_path: Path) -> None:
             assert serving.request("GET", "/api/v1/jobs", headers)[0] == 401
         with pytest.raises(InputError, match="token"):
             Client(serving.url, "wrong").operations()
-        assert serving.request("GET", "/", {"Accept": "text/html"})[0] == 303
+        connection = http.client.HTTPConnection(urlsplit(serving.url).netloc, timeout=20)
+        connection.request("GET", "/jobs?state=done&before=1", headers={"Accept": "text/html"})
+        answer = connection.getresponse()
+        assert answer.status == 303
+        assert answer.headers["location"] == "/login?to=/jobs%3Fstate%3Ddone%26before%3D1"
+        assert answer.headers["cache-control"] == "private, no-cache"
+        connection.close()
         assert serving.request("GET", "/login")[0] == 200
         body = json.dumps({"token": "wrong"}).encode()
-        assert serving.request("POST", "/api/v1/login", JSON, body)[0] == 401
+        refused = serving.request("POST", "/api/v1/login", JSON, body)
+        assert refused[0] == 401
+        assert b"--new-token" in refused[1]
         cookie = {"Cookie": f"placewright_token={serving.token}"}
         assert serving.request("GET", "/", cookie)[0] == 200
         assert serving.request("GET", "/api/v1/health")[0] == 200

@@ -6,8 +6,10 @@ import json
 import os
 import pickle
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -230,10 +232,19 @@ def test_no_folder_is_served_in_which_others_may_write(
         assert (tmp_path / "own").stat().st_mode & 0o077 == 0
 
 
-def test_workflows_of_a_database_hold_nothing_but_data() -> None:
+def test_workflows_of_a_database_hold_nothing_but_data(
+    serving: Serving, client: Client, packing: str
+) -> None:
     """It may be on another machine, or lie in a folder that others could write to."""
     load_only_data()
     kept = DefaultSerializer()
+    job = client.run("packing.plan", file=packing, planner="shuffled")
+    job.wait(time_limit_s=LIMIT_S)
+    with closing(sqlite3.connect(serving.folder / "service" / "workflows.sqlite")) as workflows:
+        ask, end_s = "select output from operation_outputs where workflow_uuid = ?", time.time() + 9
+        while not (own := workflows.execute(ask, (job.id,)).fetchall()) and time.time() < end_s:
+            time.sleep(0.05)
+    assert [kept.deserialize(output) for (output,) in own] == ["done"]
     given = {"args": ("an identifier",), "kwargs": {}}
     assert kept.deserialize(kept.serialize(given)) == given
     with pytest.raises(pickle.UnpicklingError, match=r"posix\.system, which is no data"):

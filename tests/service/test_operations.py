@@ -106,6 +106,7 @@ def test_no_value_is_an_error_of_the_service(name: str) -> None:
         *("/etc/passwd", "../secret", "..", "a/b", "a\\b", "file:///etc/passwd", "a\0b", "-o"),
         *("msr:/etc/passwd", "dag:../x.json", "@/etc/passwd", "os:system", "net.py:make"),
         *("tensorflow:a.b:c", "openvino:a.b:c", "onnx:model.onnx", "dag:unknown.json"),
+        *("dot:problem.json?cluster=%2Fetc%2Fpasswd", "dot:problem.json?cluster=..%2fx"),
     ],
 )
 def test_paths_and_programs_are_refused(text: str) -> None:

@@ -52,6 +52,19 @@ def test_what_is_not_there_is_a_page(serving: Serving, path: str, status: int) -
     assert "Next: " in body.decode()
 
 
+def test_a_long_name_makes_no_page_wider(serving: Serving, browser: Any) -> None:
+    """Than the screen of a phone."""
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.goto(f"{serving.url}/new/{'x' * 100}")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.goto("about:blank")
+    style = serving.request("GET", "/report/style.css")[1].decode()
+    cells = f"<td>{'x' * 100}</td><td class=note>why a plan was taken</td>"
+    page.set_content(f"<style>{style}</style><body class=pw><table><tr>{cells}</tr></table>")
+    assert page.evaluate("document.querySelector('.note').offsetWidth") >= 150
+    page.close()
+
+
 def test_from_the_form_to_the_result(
     serving: Serving, client: Client, browser: Any, tmp_path: Path
 ) -> None:
@@ -102,6 +115,8 @@ def test_an_uploaded_model_leads_to_its_plan(serving: Serving, page: Any, tmp_pa
     )
     page.get_by_role("button", name="zoo:small_gpt").click()
     assert page.input_value("#option-source") == "zoo:small_gpt"
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.goto(f"{serving.url}/files")
     page.get_by_role("row", name="net.onnx").get_by_role("link", name="serve").click()
     assert page.is_checked("#own-yes")
@@ -109,6 +124,24 @@ def test_an_uploaded_model_leads_to_its_plan(serving: Serving, page: Any, tmp_pa
     page.goto(f"{serving.url}/files")
     page.get_by_role("button", name="Delete net.onnx").click()
     page.wait_for_selector("text=net.onnx", state="detached")
+
+
+def test_an_upload_is_named_as_files_are_here(
+    serving: Serving, browser: Any, tmp_path: Path
+) -> None:
+    """Spaces and accents become dashes and letters; what was refused may be chosen again."""
+    model = tmp_path / "mön modèle (1)..2.onnx"
+    model.write_bytes(b"planned by nobody here")
+    page = browser.new_page()
+    page.goto(serving.url)
+    page.route("**/api/v1/files/*", lambda route: route.abort())
+    page.set_input_files("#upload", model)
+    page.wait_for_selector(".problem >> text=the service does not answer")
+    page.unroute("**/api/v1/files/*")
+    page.set_input_files("#upload", model)
+    page.wait_for_url("**/new/operators.plan?on=edge-duo&source=mon-modele-1-.2.onnx")
+    page.close()
+    serving.request("DELETE", "/api/v1/files/mon-modele-1-.2.onnx")
 
 
 def test_two_plans_side_by_side(
@@ -136,6 +169,7 @@ def test_two_plans_side_by_side(
         page.keyboard.press(key)
     assert "runs on" in page.locator(".timeline .about").first.inner_text()
     page.get_by_role("link", name="Open it alone").click()
+    page.locator(".timeline .tools").nth(1).wait_for()  # its script adds them
     assert page.locator(".timeline .tools").count() == 2
     assert serving.request("GET", "/beside?first=none&second=none")[0] == 404
     assert serving.request("GET", f"/beside?first=beside.json&second={sides[0]}")[0] == 422
@@ -153,6 +187,11 @@ def test_a_form_offers_what_its_operation_may_read(
     source = body.partition('id="list-source"')[2]
     offered = source.partition("</datalist>")[0]
     assert [name for name in names if f'"{name}"' in offered] == names[:1]
+    for operation in ("devicemap", "capture", "layers.run", "samples.run", "requests.plan"):
+        form = serving.request("GET", f"/new/{operation}")[1].decode()
+        assert ('value="zoo:resnet50"' in form) == (operation in ("capture", "layers.run"))
+        assert (f'value="{names[0]}"' in form) == (operation == "capture")
+        assert f'value="{names[2]}"' not in form.partition("<datalist")[2]
     assert f'<option value="{names[1]}"' in body  # as its cluster
     gone = serving.request("GET", "/new/operators.plan?on=gone.yaml")[1].decode()
     assert "<option selected>gone.yaml</option>" in gone  # not another cluster in its place
@@ -183,6 +222,45 @@ def test_many_tabs_may_show_jobs_that_run(
     job.cancel()
     tabs[0].wait_for_selector("h2:text('Result')", timeout=60_000)
     context.close()
+
+
+def test_a_page_says_that_the_service_does_not_answer(
+    serving: Serving, client: Client, browser: Any, tmp_path: Path
+) -> None:
+    """While it is away, and no longer; a button that was pressed meanwhile keeps the focus."""
+    name = client.upload(PackingFiles().write_problem(THREE, tmp_path / "away.json"))
+    job = client.run("packing.plan", file=name, planner="slow", beside=[name])
+    page = browser.new_page()
+    page.route("**/api/v1/**", lambda route: route.abort())
+    page.goto(f"{serving.url}/jobs/{job.id}")
+    page.wait_for_selector("#away >> text=the service does not answer")
+    stop = page.get_by_role("button", name="Stop")
+    stop.press("Enter")
+    page.wait_for_selector(".problem >> text=the service does not answer")
+    assert page.evaluate("document.activeElement.dataset.post")
+    page.unroute("**/api/v1/**")
+    page.wait_for_selector("#away", state="detached")
+    assert "beside away.json" in page.inner_text(".verdict")
+    stop.press("Enter")
+    page.wait_for_selector("h2:text('Result')", timeout=60_000)
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("to", "then"),
+    [
+        ("/jobs%3Fstate%3Ddone", "/jobs?state=done"),
+        *(("//other.example/", "/"), ("javascript:alert(1)", "/"), ("https://other.example", "/")),
+    ],
+)
+def test_a_token_leads_to_the_page_that_was_asked_for(
+    serving: Serving, page: Any, to: str, then: str
+) -> None:
+    """And to no other site."""
+    page.goto(f"{serving.url}/login?to={to}")
+    page.fill("#token", "any")
+    page.keyboard.press("Enter")
+    page.wait_for_url(serving.url + then)
 
 
 def test_numbers_of_scripts_are_those_of_tables(serving: Serving, page: Any) -> None:

@@ -12,11 +12,20 @@ from shutil import copytree
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, select, text
+from sqlalchemy import create_engine, inspect, select, text
 
 from placewright.errors import InputError
 from placewright.service import store as tables
-from placewright.service.store import MIGRATIONS, Job, JobState, Store, new_id, sqlite_url
+from placewright.service.server import ServiceOptions
+from placewright.service.store import (
+    MIGRATIONS,
+    DatabaseError,
+    Job,
+    JobState,
+    Store,
+    new_id,
+    sqlite_url,
+)
 from placewright.web.client import Job as RunningJob
 from tests.service.postgresql import postgresql, programs
 from tests.service.serving import Serving
@@ -57,6 +66,48 @@ def test_an_earlier_version_is_migrated_with_what_is_in_it(
     made.close()
 
 
+@pytest.mark.parametrize("url", ["", "x", "sqlite://", "mysql://a/b", "postgresql://[::1"])
+def test_another_database_than_postgresql_is_refused(tmp_path: Path, url: str) -> None:
+    """Also an SQLite file elsewhere, which two services could use at once."""
+    with pytest.raises(InputError, match="is no address of a PostgreSQL database"):
+        ServiceOptions(tmp_path, database=url)
+
+
+def _used(store: Store) -> None:
+    store.migrate()
+    store.jobs()
+
+
+def _version(number: str) -> str:
+    table = "create table alembic_version(version_num)"
+    return f"{table}; insert into alembic_version values('{number}')"
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("", "not a database"),
+        (_version("99"), "99"),
+        (_version("1"), "no such table"),
+        ("create table jobs(id)", "no such column"),
+    ],
+    ids=["damaged", "later", "without tables", "of others"],
+)
+def test_a_database_that_cannot_be_used_is_named(tmp_path: Path, script: str, says: str) -> None:
+    """Damaged, of a later version, or somebody else's: its file, and what is wrong with it."""
+    file = tmp_path / "service.sqlite"
+    if script:
+        with closing(sqlite3.connect(file)) as made:
+            made.executescript(script)
+    else:
+        file.write_bytes(b"no database at all" * 100)
+    store = Store(sqlite_url(file))
+    with pytest.raises(DatabaseError, match=says) as raised:
+        _used(store)
+    assert raised.value.where == str(file)
+    store.close()
+
+
 TABLES_1 = Path(__file__).with_name("tables_1.sql")
 """Made by version 1 of the service."""
 
@@ -91,6 +142,13 @@ def _described(engine: object) -> dict[str, object]:
     }
 
 
+def test_sqlite_tells_the_time_as_tables_of_workflows_ask_for_it() -> None:
+    """Under Python 3.12 and newer, whatever the version of SQLite."""
+    with create_engine("sqlite://").connect() as connection:
+        now = connection.exec_driver_sql("SELECT unixepoch('subsec')").scalar_one()
+    assert abs(now - time.time()) < 60
+
+
 def test_a_job_ends_once(tmp_path: Path) -> None:
     """What has ended is not changed any more, and lists are in order."""
     store = Store(sqlite_url(tmp_path / "x.sqlite"))
@@ -122,6 +180,9 @@ def test_a_service_on_postgresql(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="another service has this database"):
             other.lock()
         other.close()
+        for path, status in ("files?before=%00", 422), ("jobs?operation=%00", 422), ("%00", 403):
+            headers = {"Host": "example.org" if status == 403 else "localhost"}
+            assert serving.request("GET", f"/api/v1/{path}", headers)[0] == status
         first = client.run("devices", on="edge-duo")
         assert len(first.wait(time_limit_s=60)["devices"]) == 2
         second = client.run("devices", on="edge-quad")

@@ -63,6 +63,8 @@ OperationName = Annotated[str, Field(pattern=r"^[\w.-]{1,100}$")]
 FileName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 JobId = Annotated[str, Field(pattern=r"^[0-9a-f]{25}$")]
 
+REFUSED = (400, 401, 403, 404, 409, 413, 415, 422, 429, 503)
+
 HINT = "GET /api/openapi.json has the schema of every request"
 
 START = "/api/v1/operations/{name}/jobs"
@@ -241,10 +243,7 @@ def api(service: Service) -> FastAPI:
         openapi_url="/api/openapi.json",
         docs_url=None,  # they load scripts of others
         redoc_url=None,
-        responses={
-            code: {"model": ErrorAnswer}
-            for code in (400, 401, 403, 404, 409, 413, 415, 422, 429, 503)
-        },
+        responses={code: {"model": ErrorAnswer} for code in REFUSED},
     )
     for routes in (_about, _operations, _jobs, _events, _outputs, _files):
         router = APIRouter(prefix="/api/v1")
@@ -285,7 +284,7 @@ def _about(router: APIRouter, service: Service) -> None:
             return
         if service.tokens.owner(token) is None:
             service.store.audit("", "refused", "login")
-            raise HTTPException(401, "this is not the token")
+            raise Refusal(401, "this is not the token")
         response.set_cookie(COOKIE, token, max_age=COOKIE_S, httponly=True, samesite="strict")
 
     @router.get("/wings")
@@ -309,10 +308,8 @@ def _about(router: APIRouter, service: Service) -> None:
 
 def clusters(service: Service) -> list[ClusterAnswer]:
     """Presets, and stored files that are clusters."""
-    stored = [
-        _cluster(file.name, service.files.path(file))
-        for file in service.store.files(kinds=["cluster"], most=ALL)
-    ]
+    files = service.store.files(kinds=["cluster"], most=ALL)
+    stored = [_cluster(file.name, service.files.path(file)) for file in files]
     every = [*map(_cluster, preset_names()), *stored]
     return [each for each in every if each is not None]
 
@@ -502,8 +499,7 @@ def output(service: Service, job: Job, name: str) -> Response:
         raise UnknownNameError("output", name, known, where=f"job {job.id}")
     path = service.jobs.folder(job.id).out / name
     media = MEDIA.get(path.suffix, "application/octet-stream")
-    headers = {"content-security-policy": REPORT_CONTENT, "cache-control": "no-cache"}
-    return FileResponse(path, media_type=media, headers=headers)
+    return FileResponse(path, media_type=media, headers={"content-security-policy": REPORT_CONTENT})
 
 
 def log_end(path: Path) -> str:

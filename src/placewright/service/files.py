@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import re
 import shutil
-import threading
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from sqlalchemy.exc import IntegrityError
 
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
+from placewright.io.stored import sha256_of
 from placewright.service.store import Store, StoredFile, new_id
 from placewright.web.refusals import Refusal
 
@@ -28,12 +28,6 @@ ENDINGS = (
 
 MOST_BYTES, ALL_BYTES = 256 << 20, 8 << 30
 """Of one file, and of all together."""
-
-READ_BYTES, READ_YAML_BYTES = 16 << 20, 256 << 10
-"""Larger files are stored without a look at what they are; to read YAML takes 8 s a megabyte."""
-
-MOST_PARTS = 1 << 20
-"""Of lists and mappings in JSON that is looked at: they take up to 200 bytes each, and `[]` two."""
 
 UPLOADS_AT_ONCE = 32
 """Each holds a file open, of which a process may have some hundreds beside its connections."""
@@ -125,7 +119,7 @@ class FileStore:
     def _received(self, row: StoredFile) -> StoredFile:
         file = self.uploads / row.id
         try:
-            row.kind = document_kind(file, row.name)
+            row.kind = stored_kind(file, row.name)
             return self._named(row)
         except BaseException:  # without a row nobody could name it, or remove it
             file.unlink(missing_ok=True)
@@ -134,7 +128,7 @@ class FileStore:
     def keep_output(self, job: str, output: str, name: str, owner: str) -> StoredFile:
         """Let requests name a file that a job has written."""
         path = self.jobs / job / "out" / output
-        found = {"kind": document_kind(path, name), "sha256": digest(path)}
+        found = {"kind": stored_kind(path, name), "sha256": sha256_of(path)}
         given = {"name": name, "job": job, "output": output, "owner": owner}
         return self._named(StoredFile(bytes=path.stat().st_size, **found, **given))
 
@@ -207,35 +201,8 @@ def check_name(name: str) -> None:
         )
 
 
-def document_kind(path: Path, name: str) -> str:
+def stored_kind(path: Path, name: str) -> str:
     """The kind of a document of ours, or a model; empty for other files and very large ones."""
-    from placewright.files import kind_of
-    from placewright.io.boundary import parse_json, parse_yaml
+    from placewright.files import kind_if_small
 
-    name = name.lower()
-    if name.endswith(COMPANIONS):
-        return "model"
-    if not name.endswith((".json", ".yaml", ".yml")):
-        return ""
-    parse, most = (
-        (parse_json, READ_BYTES) if name.endswith(".json") else (parse_yaml, READ_YAML_BYTES)
-    )
-    if path.stat().st_size > most:
-        return ""
-    with suppress(InputError, UnicodeDecodeError), _looking:
-        text = path.read_text(encoding="utf-8")
-        if text.count("[") + text.count("{") > MOST_PARTS:
-            return ""
-        data = parse(text, where=name)
-        return kind_of(data, where=name) if isinstance(data, dict) else ""
-    return ""
-
-
-_looking = threading.Lock()
-"""One file at a time: what becomes of sixteen megabytes takes ten times as much memory."""
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return "model" if name.lower().endswith(COMPANIONS) else kind_if_small(path, name.lower())

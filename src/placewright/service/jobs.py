@@ -18,25 +18,25 @@ Request services are jobs, too, in a queue of their own, in which none waits for
 from __future__ import annotations
 
 import logging
-import pickle  # noqa: TID251  (to refuse what is no data)
 import re
 import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import lru_cache, partial
-from io import BytesIO
 from pathlib import Path
 from shutil import copyfile, rmtree
-from typing import Any, NoReturn
+from typing import Any
 
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from placewright.errors import InputError, PlacewrightError, RunError
+from placewright.io.boundary import data_of_pickle
 from placewright.io.output import end_of
+from placewright.io.stored import sha256_of
 from placewright.planning.wings import families
-from placewright.service.files import FileStore, digest, document_kind
+from placewright.service.files import FileStore, stored_kind
 from placewright.service.operations import Operation, used_file
 from placewright.service.process import OUT, Ending, JobFolder
 from placewright.service.store import (
@@ -104,6 +104,8 @@ class Jobs:
         Environment variables of the jobs' processes.
     new_folder
         Makes the folder of a job, whose process is here or elsewhere.
+
+    `alone`: entered while a job that is no service runs.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class Jobs:
         self.models, self._at_once = tuple(models), at_once
         self._workflows, self._variables = workflows, dict(variables or {})
         self._new_folder = new_folder
+        self.alone: Callable[[], AbstractContextManager[None]] = nullcontext
         self._stopping = threading.Event()
         self._enqueue: Callable[[Job], object] | None = None
 
@@ -160,7 +163,7 @@ class Jobs:
         if self._enqueue is not None:  # else `launch` will do it
             try:
                 self._enqueue(job)
-            except OperationalError as error:
+            except DBAPIError as error:
                 with suppress(DatabaseError):  # who asked is told that there is no job
                     self.cancel(job.id)
                     self.store.delete_job(job.id)
@@ -194,7 +197,7 @@ class Jobs:
         """
         try:
             self._launch()
-        except OperationalError as error:
+        except DBAPIError as error:
             raise database_error(self._workflows, error.orig) from None
 
     def _launch(self) -> None:
@@ -246,10 +249,10 @@ class Jobs:
         kinds = {wing.files().plan_document.kind: name for name, wing in families()}
         every = (job for job in self.store.jobs(most=ALL) if "found" in job.options)
         results = (self.folder(job.id).out / "result.json" for job in every)
-        taken = {digest(result) for result in results if result.is_file()}
+        taken = {sha256_of(result) for result in results if result.is_file()}
         for path in sorted(filter(_is_plain, folder.glob("*.json"))):
-            wing = kinds.get(document_kind(path, path.name))
-            if wing is not None and digest(path) not in taken:
+            wing = kinds.get(stored_kind(path, path.name))
+            if wing is not None and sha256_of(path) not in taken:
                 self._take(path, f"{wing}.plan")
 
     def _take(self, plan: Path, operation: str) -> None:
@@ -292,12 +295,14 @@ class Jobs:
         job = self.store.job(id)
         if job is None or job.state in ENDED:
             return "" if job is None else job.state
-        folder = self.service_folder(id) if job.operation == SERVED else self.folder(id)
-        while True:
-            ending = self._ended(job, folder)
-            again = ending.exit_code is None and job.cancelled_s is None
-            if not (again and self._may_repeat(job)):
-                break
+        served = job.operation == SERVED
+        folder = self.service_folder(id) if served else self.folder(id)
+        with nullcontext() if served else self.alone():
+            while True:
+                ending = self._ended(job, folder)
+                again = ending.exit_code is None and job.cancelled_s is None
+                if not (again and self._may_repeat(job)):
+                    break
         return self._finish(job, folder, ending)
 
     def _ended(self, job: Job, folder: JobFolder) -> Ending:
@@ -375,7 +380,7 @@ class Jobs:
             error=error,
             summary=_summary(folder),
         )
-        return state
+        return state.value
 
     def _keep_outputs(self, job: Job, folder: JobFolder) -> None:
         kept = {file.output for file in self.store.files(job=job.id)}
@@ -413,14 +418,6 @@ def _service_folder(path: Path) -> JobFolder:
     return folder
 
 
-class _DataUnpickler(pickle.Unpickler):
-    """Makes texts, numbers, lists and mappings."""
-
-    def find_class(self, module: str, name: str) -> NoReturn:
-        """Raise: what is named could do anything."""
-        raise pickle.UnpicklingError(f"a workflow has {module[:40]}.{name[:40]}, which is no data")
-
-
 def load_only_data() -> None:
     """Let DBOS make nothing but data of the pickles that it keeps in its database.
 
@@ -430,7 +427,7 @@ def load_only_data() -> None:
     from dbos._serialization import DefaultSerializer
 
     def deserialize(self: object, data: str) -> Any:
-        return _DataUnpickler(BytesIO(b64decode(data))).load()
+        return data_of_pickle(b64decode(data))
 
     DefaultSerializer.deserialize = deserialize  # type: ignore[method-assign, assignment]
 
@@ -438,8 +435,8 @@ def load_only_data() -> None:
 def _brief(record: logging.LogRecord) -> bool:
     """A line of DBOS's log says what a database refused; pages of traceback say no more."""
     error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, DatabaseError | OperationalError):
-        why = error.orig if isinstance(error, OperationalError) else error.what
+    if isinstance(error, DatabaseError | DBAPIError):
+        why = error.orig if isinstance(error, DBAPIError) else error.what
         record.msg, record.args = f"{record.getMessage()} {why}", ()
         record.exc_info = record.exc_text = None
     return True

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, get_args, get_origin
+from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
@@ -309,7 +310,7 @@ def used_file(option: Option, text: str, stored: Stored, allowed: Collection[str
     """
     if text in allowed:
         return None
-    if FORBIDDEN.search(text):
+    if FORBIDDEN.search(text) or FORBIDDEN.search(unquote(text)):  # as options behind ? are read
         raise InputError(
             "paths are not taken from requests",
             where=option.name,
@@ -331,7 +332,6 @@ SHIPPED = re.compile(rf"(?:{OPENVINO}:)?zoo:\w+")
 
 NUMBERED = re.compile(r"[^:]+(?::[-+]?\d[\d.eE+-]*)+")
 """Names with numbers, as in ``board-a:0.5``; where a model may stand this would be a module."""
-
 
 ONE_DEVICE = re.compile(r"only:[^:]+")
 """Planners that put all on one device: no planner is looked for in a module of this name."""

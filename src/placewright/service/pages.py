@@ -7,6 +7,7 @@ found is a stored file, which the next one names.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +40,7 @@ from placewright.planning.views import saved_sections
 from placewright.planning.wings import families, find_wing, wings
 from placewright.report.gantt import timelines_in
 from placewright.report.text import ago, amount, percent, size
+from placewright.samples.files import EXAMPLE_NODES
 from placewright.service.app import ErrorParts, JobId, Service, answer_error, clusters, details
 from placewright.service.operations import Operation, Option
 from placewright.service.process import RESULT_BYTES
@@ -64,18 +66,11 @@ FIRST = (
 )
 """Options that a form shows at once; the others are behind a button."""
 
+READ = {"model": "[.]onnx", "graph": "graph[.]json", "": ":FILE|config[.]json"}
+"""Kinds of files that a source may be, by what its help calls them."""
+
 LONGEST_TEXT = 100_000
 """Characters of a cluster that is checked."""
-
-EXAMPLE_NODES = [
-    {"name": name, "samples": count, "seconds_per_sample": each_s, "uplink": rate, "downlink": rate}
-    for name, count, each_s, rate in (
-        ("cellar", 900, "4ms", "20Mbps"),
-        ("roof", 400, "2ms", "40Mbps"),
-        ("server", 100, "0.5ms", "100Mbps"),
-    )
-]
-"""What the form of nodes offers at first."""
 
 LOOKED_AT = 200
 """The newest jobs of an operation, among which one with the chosen options is looked for."""
@@ -129,8 +124,8 @@ def add_pages(app: FastAPI, service: Service) -> Pages:
     pages = Pages(service)
     router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
     router.add_api_route("/", pages.overview)
-    router.add_api_route("/login", pages.login)
-    router.add_api_route("/new", pages.choose)
+    router.add_api_route("/login", lambda: pages.page("login.html"))
+    router.add_api_route("/new", lambda: pages.page("choose.html", groups=pages.groups()))
     router.add_api_route("/new/{name}", pages.form)
     router.add_api_route("/jobs", pages.jobs)
     router.add_api_route("/jobs/{id}", pages.job)
@@ -202,20 +197,12 @@ class Pages:
         """What can be done, and what was done last."""
         return self.page(
             "overview.html",
-            groups=self._groups(),
+            groups=self.groups(),
             jobs=self._service.store.jobs(most=8),
             clusters=clusters(self._service),
             compiling=self._service.ahead.left,
             models=self._service.jobs.models,
         )
-
-    def login(self) -> HTMLResponse:
-        """Ask for the token."""
-        return self.page("login.html")
-
-    def choose(self) -> HTMLResponse:
-        """Choose an operation."""
-        return self.page("choose.html", groups=self._groups())
 
     def form(self, name: str, request: Request) -> HTMLResponse:
         """The form of an operation; what stands in the address is filled in."""
@@ -332,13 +319,12 @@ class Pages:
         document = find_wing("samples").files().problem_document
         options = {"file": file}
         asked = (options, options | {"adapt": True}) if file else (None, None)
-        schema = document.model.model_json_schema()
         return self.page(
             "samples.html",
             file=file,
             files=self._service.store.files(kinds=[document.kind], most=LOOKED_AT),
-            fields=_fields(schema),
-            rows={"name": "nodes", "fields": _fields(schema["$defs"]["NodeEntry"])},
+            fields=document.fields(),
+            rows={"name": "nodes", "fields": document.fields("NodeEntry")},
             example=EXAMPLE_NODES,
             options=options,
             flow=self._flow("samples", *asked),
@@ -381,7 +367,7 @@ class Pages:
         """The API, as it describes itself."""
         return self.page("api.html", operations=self._service.operations.values())
 
-    def _groups(self) -> list[tuple[str, str, list[Operation]]]:
+    def groups(self) -> list[tuple[str, str, list[Operation]]]:
         """Operations by wing: name, title, operations; those of no wing come last."""
         every = self._service.operations.values()
         found = [
@@ -400,13 +386,10 @@ class Pages:
             if option.kind == "cluster":
                 found[option.name] = presets
             if option.kind == "source":
-                found[option.name] = [
-                    *(
-                        (f"zoo:{name}", "ships with Placewright")
-                        for name in (*zoo_models(), *EXAMPLES)
-                    ),
-                    *((name, "allowed by the operator") for name in self._service.jobs.models),
-                ]
+                shipped = [*zoo_models(), *EXAMPLES] if "zoo:" in option.help else []
+                found[option.name] = [(f"zoo:{name}", "ships with Placewright") for name in shipped]
+                allowed = self._service.jobs.models if "factory" in option.help else ()
+                found[option.name] += [(name, "allowed by the operator") for name in allowed]
             if option.kind in ("source", "file"):
                 fitting = (file for file in files if _fits(option, operation, file))
                 named = [(file.name, file.kind) for file in fitting]
@@ -462,19 +445,6 @@ def _drawn(cluster: Cluster) -> str:
     return cluster_drawing(cluster) or too_many
 
 
-def _fields(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What can be written in one line, of what the schema of a document has."""
-    required = schema.get("required", ())
-    found = []
-    for name, each in schema["properties"].items():
-        kinds = {kind.get("type") for kind in each.get("anyOf", (each,))}
-        if kinds & {"number", "integer", "string"} and name != "schema_version":
-            default = each.get("default")
-            default = "" if default is None else default
-            found.append({"name": name, "required": name in required, "default": default})
-    return sorted(found, key=lambda field: not field["required"])
-
-
 def _text(path: Path) -> str:
     """What a job has written; empty where there is nothing, or very much."""
     if not path.exists() or path.stat().st_size > RESULT_BYTES:
@@ -486,10 +456,10 @@ def _fits(option: Option, operation: Operation, file: StoredFile) -> bool:
     """Whether a file may be what an option wants, as far as that is known."""
     if option.metavar.endswith("PLAN"):
         return file.kind.endswith("plan")
-    if option.kind == "source" and (file.kind == "cluster" or (file.job and not file.kind)):
-        return False
     own = [wing for group, wing in families() if group == operation.path[0]]
-    if not own or option.name not in ("file", "source"):
-        return True
-    models = ("model", "graph") if option.kind == "source" else ()
-    return file.kind in ("", *models, *(wing.files().problem_document.kind for wing in own))
+    kinds = [wing.files().problem_document.kind for wing in own]
+    if option.kind == "source":
+        read = [kind for kind, text in READ.items() if re.search(text, option.help)]
+        problems = kinds if option.metavar == "SOURCE" else []
+        return file.kind in (*read, *problems) and bool(file.kind or not file.job)
+    return not own or option.name != "file" or file.kind in ("", *kinds)

@@ -38,7 +38,7 @@ from pathlib import Path
 from shutil import make_archive, rmtree
 from typing import Any
 
-from placewright.errors import InputError, MissingDependencyError, RunError
+from placewright.errors import RunError
 from placewright.interpreter import (
     environment_of,
     process_with,
@@ -229,9 +229,6 @@ class JobFolder:
                 os.killpg(pid, signal.SIGKILL)
 
 
-ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
-"""Environment variables that name the cluster, as for ``ray job submit``: ``http://HEAD:8265``."""
-
 SILENT_S = 120.0
 """For so long a head that does not answer, or has no machine for a job, is taken for a busy one."""
 
@@ -242,37 +239,10 @@ GOING, UNKNOWN = ("PENDING", "RUNNING"), "UNKNOWN"
 
 
 def ray_folders() -> Callable[[Path], JobFolder]:
-    """What makes the folder of a job on the cluster that the environment names.
+    """What makes the folder of a job on the cluster that the environment names; errors as there."""
+    from placewright.runtime.engines.ray_engine import job_client
 
-    Raises
-    ------
-    InputError
-        It names none.
-    RunError
-        Nobody answers there.
-    MissingDependencyError
-        Ray's job API is not installed.
-    """
-    address = next(filter(None, map(os.environ.get, ADDRESSES)), "")
-    if not address.startswith(("http://", "https://")):
-        raise InputError(
-            "the Ray cluster is not named",
-            where="--engine ray",
-            by=f"{ADDRESSES[0]} is {address!r:.100}" if address else f"{ADDRESSES[0]} is not set",
-            hint=f"{ADDRESSES[0]}=http://HEAD:8265, as `ray start --head` prints it",
-        )
-    try:
-        from ray.job_submission import JobSubmissionClient
-
-        client = JobSubmissionClient(address)
-    except ModuleNotFoundError as error:
-        purpose = "--engine ray"
-        raise MissingDependencyError(str(error.name), extra="ray", purpose=purpose) from None
-    except (ConnectionError, RuntimeError) as error:
-        words = (str(error).strip().splitlines() or [""])[0]
-        hint = "start it: ray start --head"
-        raise RunError("no Ray cluster answers", where=address, by=words, hint=hint) from None
-    return partial(RayJobFolder, client)
+    return partial(RayJobFolder, job_client())
 
 
 class RayJobFolder(JobFolder):

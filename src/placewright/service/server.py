@@ -84,6 +84,12 @@ class ServiceOptions:
                     where=f"--models {model:.100}",
                     hint="give package.module:factory",
                 )
+        if self.database is not None and not _is_postgresql(self.database):
+            raise InputError(  # which is not shown: it may have a password
+                "is no address of a PostgreSQL database",
+                where="--database",
+                hint="give postgresql://USER@HOST/NAME",
+            )
         for each in self.language_models:
             if not (each / "config.json").is_file():
                 raise InputError(
@@ -105,6 +111,16 @@ class ServiceOptions:
         """Whether others than users of this machine could ask."""
         named = self.new_token is not None or self.end_token is not None
         return self.token or named or self.host not in LOOPBACK
+
+
+def _is_postgresql(url: str) -> bool:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url).drivername == "postgresql"
+    except (ArgumentError, ValueError):
+        return False
 
 
 @checked
@@ -178,6 +194,7 @@ def _server(
     made = "" if tokens is None else tokens.change(options.new_token, options.end_token)
     allow_files()
     service = Service(store, files, jobs, tokens)
+    jobs.alone = service.ahead.paused
     application = api(service)
     add_services(application, service, add_pages(application, service))
     guarded = Access(

@@ -390,13 +390,9 @@ def add_services(app: FastAPI, service: Service, pages: Pages) -> None:
         given = {"cluster": on} if on else {"server": list(SERVERS)}
         form = pages.form_of(services.operation, given)
         form["choices"]["policy"] = [("auto", ""), *((each.name, "") for each in listed())]
-        own = {
-            "name": _free_name(services),
-            "variant": variant,
-            "models": _models(service),
-            "languages": list(services.operation.folders),
-        }
-        return pages.page("service_new.html", **own, **form)
+        own = {"name": _free_name(services), "variant": variant, "models": _models(service)}
+        languages = list(services.operation.folders)
+        return pages.page("service_new.html", languages=languages, **own, **form)
 
     @app.get("/services/{name}", include_in_schema=False)
     def one(job: Served) -> HTMLResponse:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import sqlite3
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
 from placewright.errors import InputError, RunError, check_known
@@ -193,7 +194,10 @@ class Store:
         self._changes, self._counts = 0, (-1, dict[str, int]())
 
     def migrate(self) -> None:
-        """Make the tables, or bring those of an earlier version up to date."""
+        """Make the tables, or bring those of an earlier version up to date.
+
+        Raises `DatabaseError`: it is none of ours, or of a version that is not known here.
+        """
         found = self._version()
         if found is None:  # Alembic takes a while to load
             Table.metadata.create_all(self.engine)
@@ -205,12 +209,16 @@ class Store:
     def _upgrade(self) -> None:
         from alembic import command
         from alembic.config import Config
+        from alembic.util.exc import CommandError
 
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-        with self.engine.begin() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+        try:
+            with self.engine.begin() as connection:
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+        except CommandError as error:  # of a later version
+            raise database_error(self.url, error) from None
 
     def lock(self) -> None:
         """Keep the database for this service alone, until it ends however it ends.
@@ -248,8 +256,9 @@ class Store:
 
     def audit(self, owner: str, action: str, what: str = "") -> None:
         """Record an action."""
+        what = what[:500].replace("\0", "\ufffd")  # no text of PostgreSQL's has one
         with self.session() as session:
-            session.add(Audit(owner=owner, action=action, what=what[:500]))
+            session.add(Audit(owner=owner, action=action, what=what))
 
     def job(self, id: str) -> Job | None:
         """The job of this identifier."""
@@ -355,7 +364,7 @@ class Store:
 
 
 class DatabaseError(RunError):
-    """The database does not do what it should: its disk is full, or its server is gone."""
+    """The database does not do what it should: its disk is full, it is damaged, or none of ours."""
 
 
 def _engine(url: str) -> Engine:
@@ -375,12 +384,22 @@ def _engine(url: str) -> Engine:
     return engine
 
 
-def _refused(context: ExceptionContext) -> DatabaseError | None:
+@event.listens_for(Engine, "connect")
+def _lend_time(connection: Any, record: object) -> None:
+    """DBOS' tables under Python 3.12 tell the time by what SQLite has from 3.42 on."""
+    if isinstance(connection, sqlite3.Connection) and sqlite3.sqlite_version_info < (3, 42):
+        connection.create_function("unixepoch", 1, lambda modifier: time.time())
+
+
+def _refused(context: ExceptionContext) -> InputError | DatabaseError | None:
     """What the database refused, in our words; ``None``: another error, which stays what it is."""
-    if not isinstance(context.sqlalchemy_exception, OperationalError):
+    error = context.sqlalchemy_exception
+    if not isinstance(error, DBAPIError) or isinstance(error, IntegrityError):
         return None
-    url = "" if context.engine is None else str(context.engine.url)
-    return database_error(url, context.original_exception)
+    if isinstance(error, DataError):
+        by = str(error.orig).splitlines()[0][:200]
+        return InputError("the database takes no such value", by=by, hint="give another one")
+    return database_error("" if context.engine is None else str(context.engine.url), error.orig)
 
 
 def database_error(url: str, error: BaseException | None) -> DatabaseError:
@@ -389,9 +408,9 @@ def database_error(url: str, error: BaseException | None) -> DatabaseError:
     return DatabaseError(
         f"the database cannot be used: {str(error).splitlines()[0]:.200}",
         where=url.partition("///")[2] if lite else "--database",
-        hint="free space there, and see that this user may write it"
+        hint="free space there, see that this user may write it, or name another folder"
         if lite
-        else "see that its server is up and has space",
+        else "see that its server is up and has space, or name another database",
     )
 
 

@@ -15,9 +15,12 @@ from __future__ import annotations
 import ipaddress
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
+from urllib.parse import quote
 
+from placewright.errors import PlacewrightError
 from placewright.web.refusals import (
     LOOPBACK,
     BodyBudget,
@@ -61,6 +64,7 @@ HEADERS = {
     "content-security-policy": CONTENT,
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
+    "cache-control": "private, no-cache",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
@@ -118,8 +122,9 @@ class Access:
                 await self._application(scope, _replayed(body, receive), sending)
         except Refusal as refusal:
             if refusal.status in (401, 403):
-                self._refused(f"{scope['method']} {scope['path']}: {refusal}")
-            await _refuse(refusal, headers, scope["path"], sending)
+                with suppress(PlacewrightError):  # refused, too, where it cannot be recorded
+                    self._refused(f"{scope['method']} {scope['path']}: {refusal}")
+            await _refuse(refusal, headers, scope, sending)
 
     def _names(self, headers: Mapping[str, str]) -> Collection[str]:
         """Names of this service; where it listens at every address, a numeric one is among them.
@@ -192,12 +197,14 @@ HINTS: Mapping[int, str] = {
 }
 
 
-async def _refuse(refusal: Refusal, headers: Mapping[str, str], path: str, send: Send) -> None:
+async def _refuse(refusal: Refusal, headers: Mapping[str, str], scope: Scope, send: Send) -> None:
     """The four parts of an error; a browser without a token is sent to the page that asks."""
+    path, query = scope["path"], scope.get("query_string", b"").decode("latin-1")
+    to = quote(f"{path}?{query}" if query else path)
     wants_page = "text/html" in headers.get("accept", "") and not path.startswith("/api/")
     start: dict[str, Any] = {"type": "http.response.start", "status": refusal.status}
     if refusal.status == 401 and wants_page:
-        start |= {"status": 303, "headers": [(b"location", b"/login")]}
+        start |= {"status": 303, "headers": [(b"location", b"/login?to=" + to.encode())]}
         body = b""
     else:
         hint = HINTS.get(refusal.status, "")

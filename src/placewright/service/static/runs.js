@@ -1,6 +1,6 @@
 // Runs: start them from the page that trains, and draw their steps while they happen.
 
-import { amount, api, ask, eventsOf, pressed } from "./service.js";
+import { amount, api, ask, away, eventsOf, pressed } from "./service.js";
 
 const GOING = ["queued", "running"];
 
@@ -65,10 +65,11 @@ async function follow(part) {
   try {
     const job = await ask("GET", `${api}/jobs/${part.dataset.follow}`);
     if (job.state !== part.dataset.state) { location.reload(); return; }
+    away();
     const line = job.progress, what = part.querySelector("[data-what]");
     const since = Math.round(Date.now() / 1000 - job.started_s);
     if (line && what) what.textContent = `${line.title}${line.what ? `: ${line.what}` : ""} (${since} s)`;
-  } catch { /* the service is away for a moment */ }
+  } catch (error) { away(error); }
   setTimeout(follow, 1000, part);
 }
 

@@ -2,27 +2,28 @@
 
 export const api = "/api/v1";
 
+const SILENT = { what: "the service does not answer", where: "", by: "", next: "look whether placewright serve still runs, and try again", silent: true };
+
 /** Ask the API; throws the four parts of its error. */
 export async function ask(method, path, body, type = "application/json") {
-  const answer = await fetch(path, {
-    method,
-    headers: body === undefined ? {} : { "content-type": type },
-    body,
-  });
+  const headers = body === undefined ? {} : { "content-type": type };
+  const answer = await fetch(path, { method, headers, body }).catch(() => { throw SILENT; });
   if (answer.status === 204) return null;
   const text = await answer.text();
   let data = null;
   try { data = JSON.parse(text); } catch { /* not ours: a proxy's page */ }
   if (!answer.ok) {
-    throw data?.error ?? { what: `the service answered ${answer.status}`, where: "", by: "", next: "" };
+    throw { ...(data?.error ?? { ...SILENT, what: `the service answered ${answer.status}` }), silent: answer.status >= 500 };
   }
   return data;
 }
 
+/** Where an error of this element is shown, if anywhere. */
+const boxOf = (near) => near.closest("form, section, [data-job]")?.querySelector(".problem") ?? document.querySelector(".problem");
+
 /** Show an error beside what has caused it. */
 export function complain(near, error) {
-  const box = near.closest("form, section, [data-job]")?.querySelector(".problem")
-    ?? document.querySelector(".problem");
+  const box = boxOf(near);
   if (!box) return;
   const what = document.createElement("p");
   const where = error.where ? `${error.where}: ` : "";
@@ -34,16 +35,29 @@ export function complain(near, error) {
   box.scrollIntoView({ block: "nearest" });
 }
 
+/** Say on a page that follows something why it stands still; without an error, that it goes on. */
+export function away(error) {
+  let said = document.querySelector("#away");
+  if (!error) { said?.remove(); return; }
+  if (!said) {
+    said = document.createElement("p");
+    Object.assign(said, { id: "away", role: "alert", className: "failure" });
+    document.querySelector("main h1").after(said);
+  }
+  const text = `What stands here may be old: ${error.what ?? error}. Trying again.`;
+  if (said.textContent !== text) said.textContent = text; // which would be read out once more
+}
+
 /** The options of a form as the API takes them; empty ones and defaults are not given. */
 export function options(form) {
-  const found = {};
+  const found = {}, number = (text) => Number.isNaN(Number(text)) ? text : Number(text);
   for (const field of form.querySelectorAll("[data-kind]")) {
     const text = field.type === "checkbox" ? String(field.checked) : field.value.trim();
     if (text !== "" && text !== field.closest(".field").dataset.default) {
       const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
       found[field.name] = {
-        number: () => Number(text),
-        numbers: () => lines.map(Number),
+        number: () => number(text),
+        numbers: () => lines.map(number),
         lines: () => lines,
         flag: () => text === "true",
         text: () => text,
@@ -53,10 +67,16 @@ export function options(form) {
   return found;
 }
 
-/** Run what a button stands for; it is off meanwhile. */
+/** Run what a button stands for; it is off meanwhile, and keeps the focus of a keyboard. */
 export async function pressed(button, action) {
+  const focused = document.activeElement === button;
   button.disabled = true;
-  try { await action(); } catch (error) { complain(button, error); } finally { button.disabled = false; }
+  try {
+    await action();
+    boxOf(button)?.setAttribute("hidden", "");
+  } catch (error) { complain(button, error); }
+  button.disabled = false;
+  if (focused && [document.body, null].includes(document.activeElement)) button.focus({ preventScroll: true });
 }
 
 document.addEventListener("submit", (event) => {
@@ -66,7 +86,8 @@ document.addEventListener("submit", (event) => {
   pressed(form.querySelector("[type=submit]"), async () => {
     if ("login" in form.dataset) {
       await ask("POST", `${api}/login`, JSON.stringify({ token: form.querySelector("#token").value }));
-      location.assign("/");
+      const to = new URL(new URLSearchParams(location.search).get("to") ?? "/", location.origin);
+      location.assign(to.origin === location.origin ? to : "/");
     } else {
       const path = `${api}/operations/${form.dataset.start}/jobs`;
       const job = await ask("POST", path, JSON.stringify(options(form)));
@@ -107,6 +128,9 @@ if (compiling) look();
 
 const upload = document.querySelector("#upload");
 
+/** A name that a file can have here, like its own. */
+const plain = (name) => name.normalize("NFKD").replace(/\p{M}/gu, "").replace(/[^A-Za-z0-9._+-]+/g, "-").replace(/\.{2,}/g, ".").replace(/^[^A-Za-z0-9]+/, "");
+
 /** Upload files one after another; a model is then what the page asks for. */
 async function send(files) {
   const status = document.querySelector("#uploading");
@@ -114,13 +138,13 @@ async function send(files) {
   try {
     for (const file of files) {
       status.textContent = `uploading ${file.name}`;
-      const path = `${api}/files/${encodeURIComponent(file.name)}`;
+      const path = `${api}/files/${encodeURIComponent(plain(file.name) || file.name)}`;
       stored.push(await ask("PUT", path, file, "application/octet-stream"));
     }
     const model = stored.find((file) => file.kind === "model"), { then } = upload.dataset;
     location.assign(model && then.includes("?") ? then + encodeURIComponent(model.name) : "/files");
   } catch (error) {
-    status.textContent = "";
+    status.textContent = upload.value = ""; // the same file may be chosen again
     complain(upload, error);
   }
 }
@@ -167,6 +191,12 @@ function draw(svg, points) {
   }
 }
 
+/** Show the page of a job anew once the service says anything of it, be it that there is none. */
+async function retry(id) {
+  if (await ask("GET", `${api}/jobs/${id}`).then(() => true, (error) => !error.silent)) location.reload();
+  else setTimeout(retry, 3000, id);
+}
+
 /** Events of a job, while the tab is seen: all tabs of a browser share six connections to a service. */
 export function eventsOf(id) {
   const source = new EventSource(`${api}/jobs/${id}/events`);
@@ -176,6 +206,11 @@ export function eventsOf(id) {
   };
   document.addEventListener("visibilitychange", look);
   look();
+  source.addEventListener("open", () => away());
+  source.addEventListener("error", () => {
+    away(SILENT);
+    if (source.readyState === EventSource.CLOSED && !document.hidden) retry(id); // a browser does not try again
+  });
   return source;
 }
 

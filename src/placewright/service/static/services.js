@@ -1,6 +1,6 @@
 // Request services: the form that starts one, and the page that watches it.
 
-import { amount, api, ask, options, pressed } from "./service.js";
+import { amount, api, ask, away, options, pressed } from "./service.js";
 
 const at = (id) => document.getElementById(id);
 const number = (id) => Number(at(id).value);
@@ -222,8 +222,9 @@ function show(found) {
 async function watch(turn = 0) {
   try {
     show(await ask("GET", `${here}/status`));
+    away();
     if (turn % 15 === 0) at("log").textContent = await (await fetch(`${here}/log`)).text();
-  } catch { /* the service is away for a moment */ }
+  } catch (error) { away(error); }
   if (["starting", "running", "draining"].includes(live.dataset.state)) setTimeout(watch, 1000, turn + 1);
 }
 

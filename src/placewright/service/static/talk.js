@@ -1,6 +1,6 @@
 // A language model that is served: a box to talk to it, whose answer comes in events.
 
-import { api, ask, complain, pressed } from "./service.js";
+import { api, ask, away, pressed } from "./service.js";
 
 const at = (id) => document.getElementById(id);
 const live = document.querySelector("[data-service]");
@@ -54,7 +54,8 @@ async function watch() {
     const found = await ask("GET", here);
     if (found.state !== live.dataset.state) { location.reload(); return; }
     at("log").textContent = await (await fetch(`${here}/log`)).text();
-  } catch (error) { complain(live, error); }
+    away();
+  } catch (error) { away(error); }
   if (["starting", "running", "draining"].includes(live.dataset.state)) setTimeout(watch, 2000);
 }
 
