@@ -101,7 +101,8 @@ function explore(root) {
     ...graph.facts.filter((f) => f.name === "module" || f.name === "kind").map((f) => f.values[f.of[k]])]
     .join(" ").toLowerCase());
   let view = { scale: 1, x: 0, y: 0 }, size = { width: 1, height: 1 }, mode = "by zoom", ink = {};
-  let colour = null, selected = -1, hits = [], hit = -1, drawn = null, stale = true, moving = 0, rest = 0, moves = false, painted = 0, pace = 16, slow = false, due = false, byKeys = false;
+  let colour = null, selected = -1, hits = [], hit = -1, drawn = null, stale = true, moving = 0, rest = 0, moves = false, painted = 0, pace = 16, slow = false, byKeys = false;
+  let due = true; // nothing is drawn until the canvas has a size
 
   // ---- What is open
 
@@ -616,7 +617,7 @@ function explore(root) {
   let fresh = true;
   new ResizeObserver(() => {
     measure();
-    if (fresh) view = fitted(n);
+    if (fresh) { view = fitted(n); due = false; }
     fresh = false;
     draw();
   }).observe(canvas);
