@@ -12,7 +12,7 @@ import pytest
 from placewright import files
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, PlacewrightError
-from placewright.files import document_kind, formats, read, read_document, write
+from placewright.files import document_kind, formats, kind_if_small, read, read_document, write
 from placewright.graph.graph import Graph, Operator, Tensor
 from placewright.layers.files import problem_json, read_piper
 from placewright.operators.readers.neural_networks import read_msr
@@ -189,3 +189,23 @@ def test_what_is_ours_is_parsed_however_large(
     path = kept(tmp_path, text)
     assert read_document(path) == json.loads(text)
     assert document_kind(path) == "problem"
+
+
+@pytest.mark.parametrize(
+    ("name", "piece", "times"),
+    [("x.json", "[],", files.MOST_PARTS + 1), ("x.yaml", "- 1\n", files.READ_YAML_BYTES // 4 + 1)],
+)
+def test_files_that_take_long_or_much_memory_have_no_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, piece: str, times: int
+) -> None:
+    """Three megabytes of empty lists become a hundred; YAML takes seconds for each megabyte."""
+    read: list[str] = []
+    for parse in ("parse_json", "parse_yaml"):
+        monkeypatch.setattr(files, parse, lambda text, where: read.append(where))
+    file = tmp_path / name
+    file.write_text(piece * times)
+    assert kind_if_small(file, name) == ""
+    assert not read
+    file.write_text(piece)
+    assert kind_if_small(file, name) == ""
+    assert read == [name]

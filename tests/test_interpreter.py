@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -164,6 +166,45 @@ def test_compiled_code_is_kept_where_no_other_user_can_write(
     assert os.stat(folder_of_process()).st_mode & 0o077 == 0
     monkeypatch.setenv(INDUCTOR_CACHE, "/mine")
     assert inductor_cache() == {}
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("mode", "group", "members", "words"),
+    [
+        (0o770, "somebody", [], "group somebody may write to .*own$"),
+        (0o2775, "somebody", [], "group somebody may write to .*own$"),
+        (0o770, "me", ["me", "him"], "group me may write to .*own$"),
+        (0o770, "me", ["me"], ""),  # the group of this user alone
+        (0o750, "somebody", ["him"], ""),
+    ],
+)
+def test_a_folder_is_open_to_a_group_with_others_in_it(
+    mode: int,
+    group: str,
+    members: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As its mode says, whoever its owner is."""
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_name="me"))
+    found = SimpleNamespace(gr_name=group, gr_mem=members)
+    monkeypatch.setattr("grp.getgrgid", lambda gid: found)
+    (folder := tmp_path / "own").mkdir()
+    os.chown(folder, -1, UID)
+    folder.chmod(mode)
+    why = open_to_others(folder)
+    assert re.search(words, why) if words else why == ""
+
+
+@needs_root
+def test_a_folder_is_open_to_whom_an_access_control_list_names(tmp_path: Path) -> None:
+    """Its mask stands where the mode has what the group may do."""
+    named = ((0x01, 7, -1), (0x02, 7, UID), (0x04, 0, -1), (0x10, 7, -1), (0x20, 0, -1))
+    entries = b"".join(struct.pack("<HHi", *entry) for entry in named)
+    os.setxattr(tmp_path, "system.posix_acl_access", struct.pack("<I", 2) + entries)
+    assert "access control list may write" in open_to_others(tmp_path)
 
 
 @needs_root

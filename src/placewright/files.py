@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,12 @@ from placewright.planning.wings import families, wing_of
 LARGE = 1_000_000
 """Characters from which a file is searched for keys before it is parsed, which takes ten times as
 long as reading it."""
+
+READ_BYTES, READ_YAML_BYTES = 16 << 20, 256 << 10
+"""Larger files of others are not looked at; to read YAML takes 8 s a megabyte."""
+
+MOST_PARTS = 1 << 20
+"""Of lists and mappings in JSON that is looked at: they take up to 200 bytes each, and `[]` two."""
 
 
 @checked
@@ -265,6 +273,27 @@ def kind_of(data: dict[str, Any], *, where: str) -> str:
         if document.matches(data):
             return name
     raise _unknown(where, f"its keys: {', '.join(list(data)[:8]) or 'none'}")
+
+
+def kind_if_small(path: Path, name: str) -> str:
+    """The kind of a file that anybody may have sent; empty where it has none, or is very large.
+
+    `name`: what it is called, by which it is JSON or YAML.
+    """
+    parse, most = (parse_yaml, READ_YAML_BYTES) if is_yaml(name) else (parse_json, READ_BYTES)
+    if not name.endswith((".json", ".yaml", ".yml")) or path.stat().st_size > most:
+        return ""
+    with suppress(InputError, UnicodeDecodeError), _looking:
+        text = path.read_text(encoding="utf-8")
+        if text.count("[") + text.count("{") > MOST_PARTS:
+            return ""
+        data = parse(text, where=name)
+        return kind_of(data, where=name) if isinstance(data, dict) else ""
+    return ""
+
+
+_looking = threading.Lock()
+"""One file at a time: what becomes of sixteen megabytes takes ten times as much memory."""
 
 
 def _refuse_early(text: str, where: str) -> None:

@@ -100,6 +100,8 @@ def takes(
         ("vector", [math.nan], "an array of whole numbers"),
         ("vector", np.zeros((2, 2)), "with 1 axis"),
         ("vector", [True], "an array of whole numbers"),
+        ("vector", np.ma.masked_equal([1, 2], 2), "none of them masked"),
+        ("array", np.ma.masked_invalid([1.0, math.nan]), "none of them masked"),
         ("cluster", object(), "must be a Cluster or None"),
         ("exact", 0.5, "must be a Decimal or None"),
         ("later", 1, "an iterable"),

@@ -10,14 +10,12 @@ from placewright.errors import InputError, UnknownNameError
 from placewright.io.boundary import (
     LONGEST_YAML,
     FileModel,
-    UnknownFieldWarning,
     csv_rows,
     field_path,
     parse_json,
     parse_yaml,
     read_text,
     validate,
-    warn_unknown,
 )
 
 
@@ -155,17 +153,6 @@ def test_messages_stay_short_whatever_the_file_holds() -> None:
         with pytest.raises(InputError) as error:
             validate(Tree, data, where="y" * 100_000)
         assert len(str(error.value)) < 4000
-
-
-def test_unknown_fields_of_published_files_are_told() -> None:
-    """By place, with the nearest field that the format has."""
-    data = {"nodes": [{"cont": 1, "count": 2}], "plan": {}, "plans": 3}
-    with pytest.warns(UnknownFieldWarning) as found:
-        warn_unknown(data, {"": "nodes plan", "nodes.*": "count", "plan.*": "x"}, "f")
-    assert [str(w.message).partition(" ")[2] for w in found] == [
-        "plans is not read: the format has no such field; did you mean 'plan'?",
-        "nodes[0].cont is not read: the format has no such field; did you mean 'count'?",
-    ]
 
 
 def test_yaml_that_would_take_minutes_is_refused() -> None:

@@ -16,7 +16,7 @@ import pytest
 from placewright.errors import InputError
 from placewright.io.output import output_file
 from placewright.io.stored import read_data, write_data, write_file
-from tests.other_user import needs_root, run_as_other_user
+from tests.other_user import UID, needs_root, run_as_other_user
 from tests.processes import output_of
 
 DATA = {"name": "ü", "numbers": [1, 2.5e-7, 1e-5, None], "inner": {"yes": "no"}}
@@ -156,12 +156,16 @@ os.mkfifo(f"{folder}/pipe")
 
 
 @needs_root
-def test_files_of_another_user_in_a_shared_folder_get_him_nothing(open_folder: Path) -> None:
+@pytest.mark.parametrize(("mode", "group"), [(0o1777, 0), (0o777, 0), (0o2775, UID)])
+def test_files_of_another_user_in_a_shared_folder_get_him_nothing(
+    mode: int, group: int, open_folder: Path
+) -> None:
     """Neither their modes, with which he could write programs of ours, nor where links lead."""
     shared, kept = open_folder / "shared", open_folder / "kept"
     kept.write_text("kept")
     shared.mkdir()
-    shared.chmod(0o1777)
+    os.chown(shared, -1, group)
+    shared.chmod(mode)
     output_of(run_as_other_user(PLANTS, shared / "mark", []))
     for name in ("writable", "program"):
         found = write_file(shared / name, "new").stat()

@@ -139,7 +139,10 @@ def test_files_move_over_shaped_links_and_nodes_train(monkeypatch: pytest.Monkey
     job = digits_job(42, channels=16, depth=2, enlarged=4)  # several quota periods
     plan = SamplePlan(np.array([0]), np.array([1]), np.array([30]))
     with nodes_up(problem) as up:
-        measured = measure(problem, recipe, job, up.workers).of(problem, recipe.batch)
+        for _ in range(3):  # others may keep the faster node from its core for a while
+            measured = measure(problem, recipe, job, up.workers).of(problem, recipe.batch)
+            if measured.seconds_per_sample[0] > measured.seconds_per_sample[1]:
+                break
         assert measured.seconds_per_sample[0] > measured.seconds_per_sample[1]
         [one] = run(measured, plan, job, recipe=recipe, baselines=(), workers=up.workers)
         assert up.bed.links.get("bytes", 0, 1) > 30 * 200_000

@@ -684,6 +684,8 @@ def _array(note: Any, axes: int = 0) -> Check:
             return value
         if not isinstance(value, np.ndarray | list | tuple):
             raise _RefusedError(words)
+        if np.ma.is_masked(value):  # what is behind the mask would be taken
+            raise _RefusedError(f"{words}, none of them masked")
         try:
             given = np.asarray(value)
             if (given.size and given.dtype.kind not in takes) or not given.ndim >= (axes or 1):

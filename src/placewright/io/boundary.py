@@ -11,13 +11,13 @@ import errno
 import json
 import math
 import os
+import pickle  # noqa: TID251  (to refuse what is no data)
 import re
 import stat
-import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
-from io import BufferedReader, StringIO
+from io import BufferedReader, BytesIO, StringIO
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args
 
@@ -277,38 +277,6 @@ def validate(
         raise _refusal(first, place, hint) from None
 
 
-class UnknownFieldWarning(UserWarning):
-    """A published file has a field that is not read."""
-
-
-def warn_unknown(data: Any, known: Mapping[str, str], where: str) -> None:
-    """Warn of fields that a published format does not have.
-
-    `known`: field names by the dotted path of what holds them; ``*`` is every entry there.
-    """
-    for path, names in known.items():
-        for place, holder in _holders(data, path.split(".") if path else []):
-            for key in sorted(set(map(str, holder)) - set(names.split())):
-                near = get_close_matches(key, names.split(), n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                text = f"{field_path([*place, key])} is not read: the format has no such field"
-                warnings.warn(f"{where}: {text}{hint}", UnknownFieldWarning, stacklevel=2)
-
-
-def _holders(
-    data: Any, path: Sequence[str], place: Location = ()
-) -> Iterator[tuple[Location, Any]]:
-    """The mappings at a path, each with where it stands."""
-    if not path:
-        yield from [(place, data)] if isinstance(data, Mapping) else []
-        return
-    inner: Mapping[Any, Any] = data if isinstance(data, Mapping) else {}
-    if path[0] == "*" and isinstance(data, list):
-        inner = dict(enumerate(data))
-    for key in list(inner) if path[0] == "*" else [path[0]] if path[0] in inner else []:
-        yield from _holders(inner[key], path[1:], [*place, key])
-
-
 def placed(error: Error, where: str) -> Error:
     """The same error with the file name prepended to its location, if it does not stand there."""
     if error.where.startswith(where):
@@ -513,3 +481,19 @@ def _child(node: Any, part: int | str) -> Any:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
+
+
+def data_of_pickle(pickled: bytes) -> Any:
+    """The texts, numbers, lists and mappings of a pickle.
+
+    Raises `pickle.UnpicklingError`: it names something else, which could do anything.
+    """
+    return _DataUnpickler(BytesIO(pickled)).load()
+
+
+class _DataUnpickler(pickle.Unpickler):
+    """Makes texts, numbers, lists and mappings."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        """Raise."""
+        raise pickle.UnpicklingError(f"a pickle has {module[:40]}.{name[:40]}, which is no data")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import gzip
+import hashlib
 import json
 import math
 import os
@@ -25,6 +26,7 @@ from placewright.io.boundary import (
     read_text,
     unreadable,
 )
+from placewright.ownership import other_writers
 
 MOST_UNPACKED = 50
 """Bytes that a packed one may become; text of numbers takes two to twenty."""
@@ -151,7 +153,8 @@ def _behind_links(path: Path) -> Path:
     """The file that links lead to: it is replaced, and they stay.
 
     The kernel's own protection (``fs.protected_symlinks``) is about files that are opened, and what
-    is opened here is a draft: a link in a folder of all users could lead to any file of this user.
+    is opened here is a draft: a link in a folder that others may write to could lead to any file of
+    this user.
 
     Raises `OSError`: such a link, or a pipe, was put into such a folder by another user.
     """
@@ -160,11 +163,10 @@ def _behind_links(path: Path) -> Path:
             found = path.lstat()
         except FileNotFoundError:
             return path
-        folder = path.parent.stat()
-        shared = folder.st_mode & _SHARED == _SHARED
         if stat.S_ISREG(found.st_mode):
             return path
-        if shared and found.st_uid not in (os.geteuid(), folder.st_uid):
+        trusted = os.geteuid(), path.parent.stat().st_uid
+        if found.st_uid not in trusted and other_writers(path.parent):
             by = "another user has put a link or a pipe there"
             raise PermissionError(errno.EACCES, by, str(path))
         if not stat.S_ISLNK(found.st_mode):
@@ -175,9 +177,6 @@ def _behind_links(path: Path) -> Path:
 
 _MOST_LINKS = 40
 """One behind the other, as on Linux."""
-
-_SHARED = stat.S_ISVTX | stat.S_IWOTH
-"""Bits of a folder in which all users may make files, such as ``/tmp``."""
 
 
 def _mode_of_own(path: Path) -> int | None:
@@ -246,3 +245,9 @@ def check_unpacked(where: str, packed: int, unpacked: int) -> None:
 
 def _unpacked(path: str | Path) -> Path:
     return Path(Path(path).name.removesuffix(".gz"))
+
+
+def sha256_of(path: Path) -> str:
+    """Of the bytes of a file, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -132,6 +132,16 @@ def plan_json(
 UNNAMED = ("samples",)
 """The class of samples that have none."""
 
+EXAMPLE_NODES = [
+    {"name": name, "samples": count, "seconds_per_sample": each_s, "uplink": rate, "downlink": rate}
+    for name, count, each_s, rate in (
+        ("cellar", 900, "4ms", "20Mbps"),
+        ("roof", 400, "2ms", "40Mbps"),
+        ("server", 100, "0.5ms", "100Mbps"),
+    )
+]
+"""Nodes of a file as a form of it offers them at first."""
+
 FEW_NODES = 24
 """Up to here links are written one by one, for people; above, as a table."""
 
