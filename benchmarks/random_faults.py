@@ -628,8 +628,14 @@ def _without_torchrun(err: str) -> str:
             chains[-1] += TRACEBACK + piece
         else:
             chains.append(piece)
-    outside = [chain for chain in chains if "torch/distributed/run.py" not in chain]
+    outside = [chain for chain in chains if not _of_torchrun(chain)]
     return TRACEBACK.join(["", *outside]) if outside else ""
+
+
+def _of_torchrun(chain: str) -> bool:
+    """Whether a traceback is torchrun's own; before it executes a line it imports PyTorch."""
+    importing = "_get_module_details" in chain and "/torch/__init__.py" in chain
+    return "torch/distributed/run.py" in chain or (importing and "/placewright/" not in chain)
 
 
 def _last_words(err: str) -> str:

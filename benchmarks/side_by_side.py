@@ -2,10 +2,11 @@
 
     python benchmarks/side_by_side.py OLD/src
 
-Both trees run in processes of their own, in turns: the judge on random placements, HEFT, `search`
-with a fixed amount of work, and the executor (a training step on one device). Of the first three
-the process's CPU time counts, of the executor the time of its steps. The ratio is the older tree's
-time over this one's, so more than 1 is faster; the interval holds 95 % of resampled medians.
+Both trees run in processes of their own, in turns: the judge on random placements, and on HEFT's
+plan with all that it says of it, HEFT, `search` with a fixed amount of work, and the executor (a
+training step on one device). Of the executor the time of its steps counts, of the others the
+process's CPU time. The ratio is the older tree's time over this one's, so more than 1 is faster;
+the interval holds 95 % of resampled medians.
 
 ``git archive COMMIT src | tar -x -C OLD`` makes an older tree.
 """
@@ -25,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-PARTS = ("judge", "heft", "search", "executor")
+PARTS = ("judge", "one plan", "heft", "search", "executor")
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 
@@ -64,9 +65,10 @@ def parts(file: Path) -> dict[str, Callable[[], float]]:
     def searched() -> object:
         return placewright.solve(problem, search, time_limit_s=float("inf"))
 
-    session = executor_session()
+    session, plan = executor_session(), heft(problem, context)
     return {
         "judge": lambda: cpu_s(lambda: judge.many(rows)),
+        "one plan": lambda: cpu_s(lambda: [judge(plan) for _ in range(200)]),
         "heft": lambda: cpu_s(lambda: [heft(problem, context) for _ in range(400)]),
         "search": lambda: cpu_s(searched),
         "executor": lambda: float(np.median([r.duration_s for r in session.run(10)])),

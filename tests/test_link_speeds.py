@@ -19,6 +19,9 @@ def test_an_exact_line_is_found() -> None:
 
 def test_a_shaped_link_is_measured_as_it_was_asked_for() -> None:
     """A slow emulated link cannot be faster than asked, and not twice as slow."""
-    fit = fit_link(Link("a", "b", 50e6, 5e-3), shaped=True, steps=3)
+    for _ in range(5):  # others may keep the machine from sending: then times lie on no line
+        fit = fit_link(Link("a", "b", 50e6, 5e-3), shaped=True, steps=3)
+        if fit.worst_error < 0.2:
+            break
     assert 4e-3 < fit.latency_s < 10e-3
     assert 0.8 / 50e6 < fit.seconds_per_byte < 2 / 50e6

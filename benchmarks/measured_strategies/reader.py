@@ -22,7 +22,7 @@ import numpy as np
 
 from placewright.errors import InputError
 from placewright.io.arguments import checked
-from placewright.io.boundary import placed, warn_unknown
+from placewright.io.boundary import placed
 from placewright.io.stored import read_data
 from placewright.layers.files import MOST_WORKERS, amount, count, field
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, check_plan
@@ -31,7 +31,7 @@ from placewright.numerics.arrays import FloatArray
 
 from .datasheets import pack_s_per_parameter
 from .extension import Shape
-from .fields import optional
+from .fields import optional, warn_unknown
 from .links import links_of
 from .times import ExamLayers, exam_layers, mixed_precision, optimizer_of, times_of
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.measured_strategies.fields import UnknownFieldWarning, warn_unknown
 from benchmarks.measured_strategies.reader import read_strategy
 
 from placewright.errors import InputError
@@ -211,3 +212,14 @@ def test_faster_nodes_never_lengthen_a_step(tmp_path: Path) -> None:
         steps.append(judge(*read_strategy(path)).value)
     assert steps == sorted(steps, reverse=True)
     assert steps[-1] < steps[0] / 2
+
+
+def test_unknown_fields_of_published_files_are_told() -> None:
+    """By place, with the nearest field that the format has."""
+    data = {"nodes": [{"cont": 1, "count": 2}], "plan": {}, "plans": 3}
+    with pytest.warns(UnknownFieldWarning) as found:
+        warn_unknown(data, {"": "nodes plan", "nodes.*": "count", "plan.*": "x"}, "f")
+    assert [str(w.message).partition(" ")[2] for w in found] == [
+        "plans is not read: the format has no such field; did you mean 'plan'?",
+        "nodes[0].cont is not read: the format has no such field; did you mean 'count'?",
+    ]
