@@ -273,6 +273,21 @@ def test_threads_with_several_plans_take_turns_or_are_refused(placed: PlacedMode
     assert all(map(torch.equal, called(other), expected))
 
 
+def test_a_stream_that_is_refused_late_leaves_the_other_its_workers(placed: PlacedModel) -> None:
+    """One that has its workers, and whose loader takes until another stream is open."""
+    model, batches = placed.workload.source.model, [torch.randn(4, 8) for _ in range(5)]
+    found, first = list[torch.Tensor](), iter(placed.stream(batches))
+
+    def slow() -> Iterator[torch.Tensor]:
+        found.append(next(first))
+        yield batches[0]
+
+    with pytest.raises(InputError, match="executing a stream"):
+        list(placed.stream(slow()))
+    found += first
+    assert all(map(torch.equal, found, map(model, batches)))
+
+
 def test_a_model_closed_in_mid_stream_says_so(placed: PlacedModel) -> None:
     """With what to do next."""
     stream = placed.stream(torch.randn(4, 8) for _ in range(9))

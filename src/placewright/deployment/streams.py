@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.capturing.source import as_arguments
-from placewright.errors import PlacewrightError, UnsupportedError, WorkerError
+from placewright.errors import InputError, PlacewrightError, UnsupportedError, WorkerError
 from placewright.graph.graph import Graph
 from placewright.operators.adaptive.run import problem_of
 from placewright.operators.adaptive.step_forms import carried_placement
@@ -76,7 +76,8 @@ class PlacedStream:
     waiting
         Taken and not delivered, in order.
     refused
-        Why the next batch could not be had or taken; raised once those before it are delivered.
+        Why the next batch could not be had or taken, or no stream be opened; raised once the
+        batches before are delivered.
     closed
         Whether the caller wants no more batches.
     """
@@ -158,6 +159,11 @@ class PlacedStream:
             )
             with ExitStack() as up:
                 with self.workers.turn:  # from here on the stream refuses others
+                    try:
+                        session.refuse_while_streaming()
+                    except InputError as error:  # another thread's, whose workers must not end
+                        self.refused = error
+                        return
                     up.enter_context(stream)
                 yield from self._through(stream, form, source)
 
