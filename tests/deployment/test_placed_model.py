@@ -17,7 +17,7 @@ from placewright.cluster.cluster import Cluster
 from placewright.deployment.placed_model import PlacedModel
 from placewright.deployment.workers import ModelWorkers
 from placewright.errors import InputError, RunError, UnsupportedError
-from placewright.operators.adaptive.run import AdaptiveRun
+from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun
 from placewright.operators.run import best_single
 from placewright.runtime import session as sessions
 from placewright.testbed import Testbed
@@ -151,6 +151,17 @@ def test_snapshots_continue_a_run_and_a_trainer(tmp_path: Path) -> None:
         model.run(2, adapt=True, snapshots=tmp_path)
         with model.trainer(tmp_path) as trainer:
             assert trainer.steps_done == 2
+
+
+def test_a_full_disk_at_the_end_loses_no_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the last snapshot is missing is a warning beside what was measured."""
+    monkeypatch.setattr(AdaptiveJob, "state_bytes", 1 << 62)
+    with placed() as model, pytest.warns(RuntimeWarning, match="the last snapshot is not written"):
+        model.run(2, adapt=True, snapshots=tmp_path)
+    assert model.timeline is not None
+    assert len(model.timeline.step_s) == 2
 
 
 def test_a_closed_model_says_so_and_still_reports(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from numbers import Real
 from pathlib import Path
@@ -432,7 +433,10 @@ def run_adaptively(
         with adaptive_run(placed, workers, folder, steps=steps, seed=seed) as run:
             uninterrupted = run_steps(run, steps, monitor)
             if snapshots is not None and run.session is not None:
-                run.finish()
+                try:
+                    run.finish()
+                except RunError as error:  # the disk is full; what was measured is not lost by it
+                    warnings.warn(str(error), RuntimeWarning, stacklevel=2)
             if check and uninterrupted:
                 check_steps(run, placed.workload, monitor)
             elif check:  # it takes as long as the steps, and torchrun kills after 30 s
