@@ -99,7 +99,7 @@ def planned(running: Running, warm_up: float, target: float, deadline_s: float) 
 def tried(
     running: Running, rate: float, duration_s: float, target: float, deadline_s: float
 ) -> float:
-    """This rate or the largest one below it at which a load kept the target."""
+    """Serve at this rate, or at lower ones until the target is kept; the rate that keeps it."""
     for k in range(TRIALS):
         stream = stream_of(poisson(np.random.default_rng(2 + k), rate, duration_s), deadline_s)
         replies = target_at(running.url).play(stream)
