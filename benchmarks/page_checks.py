@@ -35,6 +35,9 @@ from service_load import NODES
 SCORE, PAINT_S = 0.95, 1.0
 """Least score of accessibility, and latest first paint."""
 
+AUDITS = 3
+"""Tries of Lighthouse, which fails at times to record the page's begin (``NO_NAVSTART``)."""
+
 SERIOUS = ("serious", "critical")
 
 LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1280, 390)]
@@ -168,21 +171,27 @@ def _validate(url: str, found: Mapping[str, Found], command: Path, folder: Path)
 
 def _audit(url: str, one: Found, command: Path, folder: Path) -> None:
     """Let Lighthouse open a page as a desktop's browser would, with the network that is there."""
-    done = subprocess.run(
-        [
-            *(command, url, "--quiet", "--output=json", "--preset=desktop"),
-            *("--only-categories=accessibility,performance", "--throttling-method=provided"),
-            "--chrome-flags=--headless=new --no-sandbox --disable-background-networking",
-        ],
-        env=os.environ | {"CHROME_PATH": shutil.which("chromium") or "", "TMPDIR": str(folder)},
-        capture_output=True,
-        check=False,
-    )
-    try:
-        report = json.loads(done.stdout)
-    except ValueError:
+    written = folder / "lighthouse.json"  # a pipe is cut off where the command ends
+    for _ in range(AUDITS):
+        written.unlink(missing_ok=True)
+        done = subprocess.run(
+            [
+                *(command, url, "--quiet", "--output=json", f"--output-path={written}"),
+                *("--only-categories=accessibility,performance", "--throttling-method=provided"),
+                "--preset=desktop",
+                "--chrome-flags=--headless=new --no-sandbox --disable-background-networking",
+            ],
+            env=os.environ | {"CHROME_PATH": shutil.which("chromium") or "", "TMPDIR": str(folder)},
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode == 0:
+            break
+    else:
+        one.score = 0.0
         one.details[f"Lighthouse: {done.stderr.decode()[-300:]}"] += 1
         return
+    report = json.loads(written.read_bytes())
     one.score = report["categories"]["accessibility"]["score"] or 0.0
     one.paint_s = report["audits"]["first-contentful-paint"]["numericValue"] / 1000
     for name, audit in report["audits"].items():
