@@ -155,6 +155,14 @@ def test_what_no_reader_expects_is_refused(
     assert str(folder) in caught.value.where or "model type" in caught.value.where
 
 
+def test_a_checkpoint_that_lacks_a_shard_names_it(folder: Path) -> None:
+    """Before anything is loaded."""
+    gone = max(folder.glob("*.safetensors"))
+    gone.unlink()
+    with pytest.raises(InputError, match=gone.name):
+        opened(folder)
+
+
 def test_files_that_the_index_does_not_name_are_not_read(folder: Path) -> None:
     """A save that was broken off leaves some, whose tensors have the same names."""
     expected = Checkpoint(folder).tensors(["model.norm.weight"])
