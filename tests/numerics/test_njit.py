@@ -222,6 +222,22 @@ def test_ctrl_c_while_code_is_freed_is_not_lost() -> None:
     assert free_for_others()
 
 
+AS_IT_ENDS = """
+import atexit, sys
+before = sys.unraisablehook
+atexit.register(lambda: print(sys.unraisablehook is before))  # the last one
+from placewright.numerics import njit
+assert sys.unraisablehook is not before
+"""
+
+
+def test_errors_that_cannot_be_raised_are_python_s_again_as_it_ends() -> None:
+    """What would read names of modules, which may be gone by then, is no longer called."""
+    command = [sys.executable, "-c", AS_IT_ENDS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 LOST_IN_A_COLLECTION = """
 import gc, signal, sys, time, weakref
 from placewright.errors import Terminated

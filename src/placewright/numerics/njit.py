@@ -13,6 +13,7 @@ garbage: a collection that meets nothing but the compiler's own objects takes a 
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import re
@@ -550,6 +551,8 @@ def _raise_again(lost: Any) -> None:
 
 
 _report_unraisable, sys.unraisablehook = sys.unraisablehook, _raise_again
+# When the interpreter ends, what `_raise_again` reads may be gone before it is called.
+atexit.register(setattr, sys, "unraisablehook", _report_unraisable)
 _make_signals_wait(type(global_compiler_lock), raises=True)
 _make_signals_wait(type(ffi.lib._lock), raises=False)
 gc.callbacks.append(_make_signals_wait_for_collections)

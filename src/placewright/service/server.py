@@ -123,7 +123,6 @@ def _is_postgresql(url: str) -> bool:
         return False
 
 
-@checked
 def serve_forever(
     options: ServiceOptions,
     operations: Callable[[], Sequence[Operation]],

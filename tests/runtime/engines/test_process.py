@@ -100,6 +100,17 @@ def test_workers_survive_their_fork_server(group: LocalGroup) -> None:
         assert len(another.order_all("random_state")) == 2
 
 
+def test_a_worker_that_is_freed_as_the_interpreter_ends_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Names of modules are gone by then; its descriptor is closed all the same."""
+    worker, files = object.__new__(process.WorkerProcess), len(os.listdir("/proc/self/fd"))
+    worker._handle = os.pidfd_open(os.getpid())
+    monkeypatch.setattr(process, "os", None)
+    del worker  # an error in it would be a warning, which fails the test
+    assert len(os.listdir("/proc/self/fd")) == files
+
+
 def test_a_fork_server_that_is_still_ending_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It refuses connections for a moment."""
     waited_s = list[float]()

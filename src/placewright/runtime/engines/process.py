@@ -143,10 +143,11 @@ class ChildProcess:
             else:
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # A default: when the interpreter ends, names of modules may be gone before this object.
         handle: int | None = getattr(self, "_handle", None)
         if handle is not None:
-            os.close(handle)
+            close(handle)
 
 
 class WorkerProcess(ChildProcess):
