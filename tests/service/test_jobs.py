@@ -258,10 +258,11 @@ def test_plans_in_the_folder_are_jobs_from_the_start(
     result = client.run("packing.plan", file=packing, planner="first-fit").wait()
     serving = Serving(tmp_path)
     folder = tmp_path / "service"
-    folder.mkdir()
+    folder.mkdir(mode=0o755)
     (folder / "three-plan.json").write_text(json.dumps(result))
     (folder / "three.html").write_text("a report")
     (folder / "notes.json").write_text("[1")
+    own = set(folder.iterdir())
     for _ in range(2):
         client = serving.start()
         try:
@@ -279,5 +280,8 @@ def test_plans_in_the_folder_are_jobs_from_the_start(
             assert [file["name"] for file in files] == ["three-plan.json"]
             with pytest.raises(InputError, match="is missing"):
                 client.ask("POST", f"jobs/{job.id}/retry", b"")
+            made = set(folder.iterdir()) - own
+            assert {"service.sqlite", "workflows.sqlite"} <= {each.name for each in made}
+            assert all(each.stat().st_mode & 0o077 == 0 for each in made)  # the folder is open
         finally:
             serving.end()

@@ -145,6 +145,7 @@ def serve_forever(
     """
     if not Path("/proc/self/environ").exists():
         raise UnsupportedError("jobs are found again by /proc", hint="serve on Linux")
+    os.umask(0o077)  # the folder may be one that others read
     with _locked(options.folder), listen(options.host, options.port) as listening:
         with collector_paused():  # a second is spent on imports
             service, server, made = _server(options, operations, listening)
