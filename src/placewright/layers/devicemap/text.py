@@ -13,7 +13,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, PlacewrightError, WorkerError
 from placewright.io.arguments import checked
-from placewright.layers.devicemap.device_map import device_map
+from placewright.layers.devicemap.device_map import DeviceMap, device_map
 from placewright.layers.devicemap.reading import language_model
 from placewright.layers.generation.generator import Generator, TokenClock
 from placewright.layers.generation.model_folder import from_folder, refusing
@@ -51,12 +51,17 @@ class GenerationRun:
         Weights and buffers, by device.
     predicted_first_s, predicted_token_s, measured_first_s, measured_token_s
         To the first token, and for each of the others.
+    timed
+        Whether the prediction is of layers and links that were timed; else of speeds and bandwidths
+        as the cluster states them.
     emulated
         What of the cluster is emulated, in words; empty for nothing.
     lost
         Devices whose workers died meanwhile.
     equal
         Whether one process generates the same; ``None`` where that was not asked.
+    planned
+        The device map that it ran by.
     """
 
     tokens: tuple[int, ...]
@@ -67,13 +72,16 @@ class GenerationRun:
     predicted_token_s: float
     measured_first_s: float
     measured_token_s: float
+    timed: bool
     emulated: str
     lost: tuple[str, ...]
     equal: bool | None
+    planned: DeviceMap
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as data."""
-        return asdict(self)
+        """All of it as data, without the device map."""
+        names = (each.name for each in fields(self) if each.name != "planned")
+        return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
         rows = [
@@ -91,6 +99,10 @@ class GenerationRun:
             "",
             plain_table(("", "predicted", "measured"), times, " rr"),
         ]
+        if not self.timed:
+            lines.append(
+                "predicted from the cluster's bandwidths; --measure times layers first"
+            )
         if self.emulated:
             lines.append(f"emulated: {self.emulated}")
         if self.lost:
@@ -180,9 +192,11 @@ def generate_text(
         predicted_token_s=planned.judgement.token_s,
         measured_first_s=first_s,
         measured_token_s=sorted(others)[len(others) // 2] if others else first_s,
+        timed=measure,
         emulated=emulated,
         lost=lost,
         equal=_same(folder, ids, options, seed, found) if check else None,
+        planned=planned,
     )
 
 
