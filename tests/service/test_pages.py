@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from placewright.files import write
 from placewright.planning.solving import solve
 from placewright.report.text import amount
 from placewright.web.client import Client
@@ -175,6 +176,24 @@ def test_two_plans_side_by_side(
     assert serving.request("GET", f"/beside?first=beside.json&second={sides[0]}")[0] == 422
 
 
+def test_a_plan_leads_to_its_run(
+    serving: Serving, client: Client, page: Any, tmp_path: Path
+) -> None:
+    """With what it was made of, and not with how; what its log warns of stands above the result."""
+    problem = client.upload(write(chain(), tmp_path / "chain.json"))
+    job = client.run("operators.plan", source=problem, planner="heft", time_limit=5.0)
+    job.wait()
+    log = serving.folder / "service" / "jobs" / job.id / "log.txt"
+    with log.open("a") as file:
+        file.write("warning: measured while others computed\n  next: again\n")
+    page.goto(f"{serving.url}/jobs/{job.id}")
+    page.wait_for_selector("#warnings >> text=warning: measured while others computed")
+    page.get_by_role("link", name="Run this plan").click()
+    assert page.input_value("#option-source") == problem
+    assert page.input_value("#option-plan") == f"operators-plan-{job.id[-6:]}.json"
+    assert page.input_value("#option-planner") == page.input_value("#option-time_limit") == ""
+
+
 def test_a_form_offers_what_its_operation_may_read(
     serving: Serving, client: Client, tmp_path: Path
 ) -> None:
@@ -183,6 +202,8 @@ def test_a_form_offers_what_its_operation_may_read(
     (tmp_path / "mine.yaml").write_text("devices: [{name: a, memory: 1GiB}]\n")
     names = [client.upload(tmp_path / name) for name in ("mine.onnx", "mine.yaml")]
     names.append(client.upload(PackingFiles().write_problem(THREE, tmp_path / "packed.json")))
+    (tmp_path / "mine.onnx.data").write_bytes(b"weights")
+    names.append(client.upload(tmp_path / "mine.onnx.data"))
     body = serving.request("GET", "/new/operators.plan")[1].decode()
     source = body.partition('id="list-source"')[2]
     offered = source.partition("</datalist>")[0]

@@ -209,7 +209,10 @@ class Pages:
         operation = look_up("operation", name, self._service.operations)
         given = dict(request.query_params)
         if "again" in given:
-            given |= self._service.job(given["again"]).options
+            made = self._service.job(given["again"]).options
+            # A plan that is run is not made again.
+            left = {"planner", "time_limit", "seed"} if "plan" in given else set()
+            given = {k: v for k, v in made.items() if k not in left} | given
         return self.page("form.html", operation=operation, **self.form_of(operation, given))
 
     def form_of(self, operation: Operation, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -461,5 +464,6 @@ def _fits(option: Option, operation: Operation, file: StoredFile) -> bool:
     if option.kind == "source":
         read = [kind for kind, text in READ.items() if re.search(text, option.help)]
         problems = kinds if option.metavar == "SOURCE" else []
-        return file.kind in (*read, *problems) and bool(file.kind or not file.job)
+        alone = not file.name.endswith((".data", ".bin"))  # what a model has beside it
+        return alone and file.kind in (*read, *problems) and bool(file.kind or not file.job)
     return not own or option.name != "file" or file.kind in ("", *kinds)

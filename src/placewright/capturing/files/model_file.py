@@ -203,7 +203,7 @@ def check_external_data(model: Any, path: Path) -> None:
                 f"the file with the weight {tensor.name!r} is missing or too short",
                 where=f"{path}: {info.location}",
                 by="missing" if size < 0 else f"{size} bytes of {needed}",
-                hint="put the file with the external data beside the model",
+                hint="put the file with the external data beside it; to a service upload both",
             )
 
 

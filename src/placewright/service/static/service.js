@@ -216,6 +216,15 @@ export function eventsOf(id) {
 
 const live = document.querySelector("[data-job]");
 
+/** Say above a job's result what its log warns of. */
+function warn(log) {
+  const place = document.querySelector("#warnings"), found = log.match(/^warning: .*/gm);
+  if (place && found) {
+    place.textContent = found.join("\n");
+    place.hidden = false;
+  }
+}
+
 /** Follow a job until it has ended; then the page shows what it has found. */
 function follow(job) {
   const at = (id) => document.getElementById(id);
@@ -248,7 +257,10 @@ if (live) {
   if (["queued", "running"].includes(live.dataset.state)) follow(live);
   else {
     for (const box of live.querySelectorAll("[data-text]")) {
-      fetch(box.dataset.text).then((answer) => answer.text()).then((text) => { box.textContent = text || "nothing"; });
+      fetch(box.dataset.text).then((answer) => answer.text()).then((text) => {
+        box.textContent = text || "nothing";
+        if (box.id === "log") warn(text);
+      });
     }
   }
 }
