@@ -42,6 +42,7 @@ def test_reads_what_people_write(text: object, quantity: object, value: float) -
     [
         ("10Gib", BYTES, "did you mean 'GiB'"),
         ("1Gbit", BANDWIDTH, "did you mean 'Gbit/s'"),
+        ("10 gbit", BANDWIDTH, "did you mean 'Gbit/s'"),
         ("12 parsecs", SECONDS, "write it like 12us"),
         ("-1GiB", BYTES, "got '-1GiB'"),
         (float("nan"), BYTES, "got nan"),

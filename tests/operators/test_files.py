@@ -100,7 +100,7 @@ def changed(tmp_path: Path, change: dict[str, object]) -> Path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"placement": {"op0": "dev0", "op7": "dev0"}}, "'op"),
+        ({"placement": dict.fromkeys(("op0", "op1", "op2", "opp3"), "dev0")}, "mean 'op3'"),
         ({"placement": {f"op{i}": "dve0" for i in range(4)}}, "did you mean 'dev0'"),
         ({"order": ["op0", "op1", "op2", "opp3"]}, "did you mean 'op3'"),
         ({"plcement": {}}, "did you mean 'placement'"),
@@ -119,7 +119,9 @@ def test_unknown_names_offer_the_nearest(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"placement": {"op0": "dev0"}}, "3 of 4"),
+        ({"placement": {"op0": "dev0"}}, r"3 of 4 there not in it: op1(.|\n)*--training"),
+        ({"placement": {"op0": "dev0", "op1": "dev0"}}, "2 of 4 are missing"),
+        ({"placement": {f"relu{i}": "dev0" for i in range(2)}}, "2 of its 2 operators are not in"),
         ({"placement": {f"op{i}": "gpu" for i in range(4)}}, r"it has gpu; .*dev0(.|\n)*--on"),
         ({"order": ["op0", "op0", "op1", "op2"]}, "every operator once"),
         ({"dispatch": "sometimes"}, "dispatch"),

@@ -49,7 +49,7 @@ def test_the_page_has_values_differences_and_both_timelines(tmp_path: Path) -> N
 def test_the_better_one_is_named_in_either_direction() -> None:
     """By how much; measured too; not where plans are of two wings."""
     slow, fast = operators_side("slow", value=3.0), operators_side("fast", value=2.0)
-    assert "<b>fast</b> is predicted to be the better one, by <b>50.0 %</b>" in verdict(slow, fast)
+    assert "better one: the other one's value is <b>50.0 %</b> higher" in verdict(slow, fast)
     more = {"direction": str(Direction.MAXIMISE)}
     up = [replace(side, data=side.data | more) for side in (slow, fast)]
     assert "<b>slow</b> is predicted" in verdict(*up)

@@ -36,6 +36,7 @@ from placewright.planning.solving import (
     solve,
 )
 from placewright.planning.wings import judge, wing_of
+from placewright.report.text import amount
 from tests.cli.run_cli import run_cli
 
 if TYPE_CHECKING:
@@ -94,6 +95,9 @@ def test_what_was_proved_holds_for_its_own_problem(tmp_path: Path) -> None:
     fast = TWO.replace(compute_s=TWO.compute_s / 10)
     result = judged_plan(fast, plan)
     assert result.lower_bound <= solve(fast, "exact").value <= result.value
+    said = f"its file says {amount(solve(TWO, 'exact').value)}: these costs are others"
+    assert result.proposal.note == said
+    assert judged_plan(TWO, plan).proposal.note == ""
 
 
 def test_how_its_planner_ended_is_not_said_of_a_plan_from_a_file(tmp_path: Path) -> None:

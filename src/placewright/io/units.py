@@ -157,6 +157,7 @@ def _plain(number: Decimal) -> str:
 
 
 def _hint(unit: str, quantity: Quantity) -> str:
-    near = get_close_matches(unit, quantity.units, n=1, cutoff=0.4) if unit else []
-    offer = f"did you mean {near[0]!r}? " if near else ""
+    folded = {each.casefold(): each for each in reversed(quantity.units)}
+    near = get_close_matches(unit.casefold(), folded, n=1, cutoff=0.4) if unit else []
+    offer = f"did you mean {folded[near[0]]!r}? " if near else ""
     return f"{offer}write it like {quantity.example}; units: {', '.join(quantity.units)}"

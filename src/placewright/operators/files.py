@@ -164,6 +164,7 @@ def plan_of(entry: PlanEntry, problem: OperatorProblem, where: str) -> OperatorP
     operator = {name: i for i, name in enumerate(problem.operator_names)}
     device = {name: d for d, name in enumerate(problem.device_names)}
     _some_known(entry.placement, device, where)
+    _most_known(entry.placement, operator, where)
     plan = OperatorPlan.of(problem, entry.placement, entry.order, where=f"{where}: plan")
     return replace(
         plan,
@@ -183,6 +184,21 @@ def _some_known(placement: dict[str, str], device: dict[str, int], where: str) -
             by=f"it has {_listed(used)}; the problem has {_listed(device)}",
             hint="give the plan's cluster with --on beside a model or a graph, or plan again "
             "for these devices",
+        )
+
+
+def _most_known(placement: dict[str, str], operator: dict[str, int], where: str) -> None:
+    """Raise if the plan is of another graph: of a training step, say, and no name misspelt."""
+    unknown = [name for name in placement if name not in operator]
+    missing = [name for name in operator if name not in placement]
+    if len(unknown) + len(missing) > 2 and (unknown or 2 * len(missing) > len(operator)):
+        raise InputError(
+            "is a plan of another graph",
+            where=where,
+            by=f"{len(unknown)} of its {len(placement)} operators are not in the graph, and "
+            f"{len(missing)} of {len(operator)} there not in it: {_listed([*unknown, *missing])}",
+            hint="give what the plan was made with: --training for the plan of a training step, "
+            "the model, the batch",
         )
 
 

@@ -75,7 +75,7 @@ def summary(result: Result, measurement: Measurement | None = None) -> str:
 
 def run_table(result: Result, measured: Measurement, run: Timeline | None = None) -> str:
     """Predicted and measured seconds of the plan and of the best single device, and the run."""
-    lines = [f"plan by {result.planner}", measurement_table(measured)]
+    lines = [_planned_by(result), measurement_table(measured)]
     if measured.baseline is None:
         lines.append(speed_up_text(measured))
     lines.append(summary_text(result, measured))
@@ -84,8 +84,14 @@ def run_table(result: Result, measured: Measurement, run: Timeline | None = None
 
 def stream_text(result: Result, found: StreamMeasurement) -> str:
     """Predicted and measured throughput of the plan and of the best single device."""
-    lines = (f"plan by {result.planner}", stream_table(found), summary_text(result))
+    lines = (_planned_by(result), stream_table(found), summary_text(result))
     return "\n".join(line for line in lines if line)
+
+
+def _planned_by(result: Result) -> str:
+    """A plan from a file may have been made for other costs, and have another value there."""
+    note = result.proposal.note if len(result.candidates) == 1 else ""
+    return f"plan by {result.planner}" + f" ({note})" * bool(note)
 
 
 def _run_lines(run: Timeline) -> list[str]:

@@ -133,6 +133,11 @@ def side_by_side_page(first: Side, second: Side) -> str:
     return html_page(title, head, *side_by_side(first, second))
 
 
+TWO_PROBLEMS = (
+    "They are plans of two problems: where each was measured by itself, times differ for that, too."
+)
+
+
 def verdict(first: Side, second: Side) -> str:
     """Which is better by how much (markup), where the two can be compared."""
     if first.wing.name != second.wing.name:
@@ -145,7 +150,7 @@ def verdict(first: Side, second: Side) -> str:
             f"The objective of one is {text(first.objective)}, that of the other "
             f"{text(second.objective)}: their values do not compare."
         )
-    said = "" if _one_problem(first, second) else " They are plans of two problems."
+    said = "" if _one_problem(first, second) else f" {TWO_PROBLEMS}"
     if not (math.isfinite(first.value) and math.isfinite(second.value)):
         return f"What one of them is worth is not known.{said}"
     if first.value == second.value:
@@ -155,7 +160,8 @@ def verdict(first: Side, second: Side) -> str:
     if direction.better(second.value, first.value):
         good, bad = second, first
     low, high = sorted((abs(good.value), abs(bad.value)))
-    times = f", by <b>{percent(high / low - 1)}</b>" if low > 0 else ""
+    whose = "its" if abs(good.value) == high else "the other one's"
+    times = f": {whose} value is <b>{percent(high / low - 1)}</b> higher" if low > 0 else ""
     better = f"<b>{text(good.name)}</b> is predicted to be the better one{times}."
     return f"{better}{_run(first, second)}{said}"
 

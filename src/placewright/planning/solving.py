@@ -21,6 +21,7 @@ from typing import Any, final
 
 from placewright.errors import InputError
 from placewright.io.arguments import Unlimited, checked
+from placewright.io.stored import read_data
 from placewright.numerics.clocks import COMPILING, CompileClock
 from placewright.planning.candidates import Outcome
 from placewright.planning.compiling import compile_beside, cores
@@ -54,7 +55,7 @@ from placewright.planning.portfolio import Begun, Limits, Portfolio
 from placewright.planning.result import Provenance, Result
 from placewright.planning.wing import Wing
 from placewright.planning.wings import plan_of, wing_of
-from placewright.report.text import seconds, size
+from placewright.report.text import amount, seconds, size
 
 __all__ = ["AUTO", "compare", "solve"]
 
@@ -471,12 +472,22 @@ def judged_plan(problem: Any, plan: Any) -> Result:
     `plan`: the plan, or the path of its file.
     Raises `InfeasibleError`: it does not fit; says by how much.
     """
-    proposal, name = proposal_of(plan), "given"
+    proposal, name, note = proposal_of(plan), "given", ""
     if isinstance(plan, str | Path):
         path = Path(plan)
         proposal, name = wing_of(problem).files().read_proposal(path, problem), path.name
+        note = _of_other_costs(path, problem)
     # What its planner noted, "interrupted" for one, is not about this judgement.
-    return solve(problem, FixedPlan(replace(proposal, note="", interrupted=False), name=name))
+    return solve(problem, FixedPlan(replace(proposal, note=note, interrupted=False), name=name))
+
+
+def _of_other_costs(path: Path, problem: Any) -> str:
+    """What a plan's file says of its value where that was for other costs, such as older ones."""
+    data, _ = read_data(path)
+    value, of = data.get("value"), data.get("problem_hash")
+    if not isinstance(value, int | float) or of in (None, "", problem.hash()):
+        return ""
+    return f"its file says {amount(value, str(data.get('unit', '')))}: these costs are others"
 
 
 def refuse_beside_plan(plan: Path | None, planner: str | None, time_limit: float | None) -> None:

@@ -100,9 +100,7 @@ class GenerationRun:
             plain_table(("", "predicted", "measured"), times, " rr"),
         ]
         if not self.timed:
-            lines.append(
-                "predicted from the cluster's bandwidths; --measure times layers first"
-            )
+            lines.append("predicted from the cluster's bandwidths; --measure times layers first")
         if self.emulated:
             lines.append(f"emulated: {self.emulated}")
         if self.lost:
