@@ -157,7 +157,7 @@ def _plain(number: Decimal) -> str:
 
 
 def _hint(unit: str, quantity: Quantity) -> str:
-    folded = {each.casefold(): each for each in reversed(quantity.units)}
+    folded = {each.casefold(): each for each in list(quantity.units)[::-1]}
     near = get_close_matches(unit.casefold(), folded, n=1, cutoff=0.4) if unit else []
     offer = f"did you mean {folded[near[0]]!r}? " if near else ""
     return f"{offer}write it like {quantity.example}; units: {', '.join(quantity.units)}"
