@@ -42,6 +42,41 @@ def by_longest(outputs: Tensor, lengths: Tensor) -> Tensor:
     return outputs.square().sum() / lengths.max()
 
 
+def weighted(outputs: Tensor, labels: Tensor) -> Tensor:
+    """A mean over labels that are not ignored, by weights that add up to one."""
+    kept = (labels != -100).float()
+    return (
+        nn.functional.cross_entropy(outputs, labels, reduction="none") * kept / kept.sum()
+    ).sum()
+
+
+def of_means(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The same as a quotient of two means, with another mark."""
+    kept = (labels != 255).float()
+    labels = labels.where(labels != 255, 0)
+    each = nn.functional.cross_entropy(outputs, labels, reduction="none")
+    return (each * kept).mean() / kept.mean()
+
+
+def balanced(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Weighted by how many of the batch are of class 0."""
+    each = nn.functional.cross_entropy(outputs, labels, reduction="none")
+    return (each * (1 + 5 * (labels == 0).float().mean())).mean()
+
+
+class Padded(nn.Module):
+    """Weighs tokens by a mask, which a batch without padding has all ones of."""
+
+    def __init__(self, shared: bool) -> None:
+        super().__init__()
+        self.layer, self.shared = nn.Linear(6, 5), shared
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """The mean over tokens."""
+        share = mask / (mask.mean() if self.shared else mask.mean(1, keepdim=True))
+        return (self.layer(x) * share[..., None]).mean(1)
+
+
 LABELS, NOTHING = torch.arange(ROWS) % 5, torch.zeros(ROWS)
 
 
@@ -52,6 +87,9 @@ LABELS, NOTHING = torch.arange(ROWS) % 5, torch.zeros(ROWS)
         (masked_sum, torch.full((ROWS,), torch.inf), "the loss of the example is inf"),
         (nn.functional.cross_entropy, torch.full((ROWS,), -100), "the loss of the example is nan"),
         (by_longest, torch.full((ROWS,), 7.0), "with other targets"),
+        (weighted, torch.arange(ROWS) % 5, "with labels of -100 in the batch, parts"),
+        (of_means, torch.arange(ROWS) % 5, "with labels of 255 in the batch, parts"),
+        (balanced, torch.arange(ROWS) % 4 + 1, "with labels of 0 in the batch, parts"),
         (by_longest, torch.tensor([7, 7, 7, 7, 3, 3, 3, 3]), "of one row by"),
     ],
 )
@@ -60,6 +98,17 @@ def test_an_example_that_shows_nothing_is_no_way_to_split(
 ) -> None:
     """Zero, infinity, and a divisor that two parts have by chance."""
     assert why in split_loss(source(loss_fn, targets)).refusal
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_example_without_padding_shows_no_way_to_split(shared: bool) -> None:
+    """Where padding of one sample counts for others; not where each is divided by its own."""
+    x, mask = torch.randn(ROWS, 3, 6), torch.ones(ROWS, 3)
+    found = split_loss(
+        replace(source(nn.functional.cross_entropy, LABELS), model=Padded(shared), inputs=(x, mask))
+    )
+    assert ("with padding in the batch, parts" in found.refusal) == shared
+    assert found.tried != shared
 
 
 def test_a_term_that_is_zero_in_the_example_is_split_like_others() -> None:

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -336,7 +337,7 @@ class _Comparison:
                 counted, reason = found.counted, f"{type(error).__name__} on a part: {error}"[:300]
             if not reason:
                 chance = self._uncounted(taken, counted)
-                chance = chance or self._by_chance(taken, parts, shares, counted)
+                chance = chance or self._by_chance(taken, parts, shares, counted, made)
                 if not chance:
                     found = LossSplit(reduction, counted, inside, tried=True)
                     predicted = self._is_predicted(taken, found)
@@ -366,28 +367,70 @@ class _Comparison:
         parts: Sequence[Tensor],
         shares: Sequence[float],
         counted: tuple[bool, ...],
+        made: Sequence[_Evaluated],
     ) -> str:
         """Why a way to split fits the example by chance; empty where it fits other values, too.
 
-        A mask of zeros hides a sum, and equal lengths a division by the longest.
+        A mask of zeros hides a sum, equal lengths a division by the longest, and a batch without
+        ignored labels or padding a division by how many are left.
         """
-        if not any(map(_can_vary, tensors_of(self.source.targets))):
-            return ""
-        other = _Comparison(replace(self.source, targets=_varied(self.source.targets)))
+        source, first = self.source, parts[0].tolist()
+        known = [(taken, self.whole), *zip(parts, made, strict=True)]
+        tried = []
+        if any(map(_can_vary, tensors_of(source.targets))):
+            other = _Comparison(replace(source, targets=_varied(source.targets)))
+            tried.append(("other targets", other._evaluated))
+        inputs = _filled(source.inputs, self.rows, first, None)
+        if inputs is not source.inputs:
+            other = _Comparison(replace(source, inputs=inputs))
+            tried.append(("padding", partial(other._evaluated, differentiated=False)))
+        for label in LABELS:
+            targets = _filled(source.targets, self.rows, first, label)
+            if targets is not source.targets and not self.whole.inside:
+                tried.append((f"labels of {label}", partial(self._of_labels, known, targets)))
+        for what, evaluated in tried:
+            if reason := self._otherwise(evaluated, taken, parts, shares, counted):
+                return f"with {what} in the batch, {reason}"
+        return ""
+
+    def _otherwise(
+        self,
+        evaluated: Callable[..., _Evaluated],
+        taken: Tensor,
+        parts: Sequence[Tensor],
+        shares: Sequence[float],
+        counted: tuple[bool, ...],
+    ) -> str:
+        """How parts of another example differ from it as a whole, split as this one was."""
+        other = _Comparison(self.source)
         try:
-            other.whole = other._evaluated(taken)
+            other.whole = evaluated(taken)
             if other._says_nothing():
                 return ""
             given = [c for c, own in zip(other.whole.means.counts, counted, strict=True) if own]
             split = LossSplit(counted=counted)
             made = [
-                other._evaluated(part, split.divisors(given, share))
+                evaluated(part, split.divisors(given, share))
                 for part, share in zip(parts, shares, strict=True)
             ]
         except Exception:  # values that the loss does not take
             return ""
-        reason = other._difference(made, shares)
-        return f"with other targets, {reason}" if reason else ""
+        return other._difference(made, shares)
+
+    def _of_labels(
+        self,
+        known: Sequence[tuple[Tensor, _Evaluated]],
+        targets: Any,
+        taken: Tensor,
+        divisors: Sequence[Tensor | None] = (),
+    ) -> _Evaluated:
+        """The loss of outputs that are known, those of the rows `taken`, with other targets."""
+        recipe, loss_fn = self.source.recipe or TrainingRecipe(), self.source.loss_fn or mean_square
+        before = next(own for rows, own in known if rows is taken)
+        torch.manual_seed(0)
+        with recipe.casting(), CountedMeans(divisors) as means:
+            loss = loss_fn(before.returned, self._rows(targets, taken))
+        return replace(before, loss=loss.detach(), gradients=[], means=means)
 
     def _is_predicted(self, taken: Tensor, split: LossSplit) -> bool:
         """Whether other outputs of the model, as the zeros of `whole_counts`, count otherwise."""
@@ -548,6 +591,10 @@ def _sizes(rows: int) -> list[int]:
     return [first, rows - first]
 
 
+LABELS = (-100, -1, 255, 0)
+"""Classes that losses ignore, and one that an example may lack."""
+
+
 class _OddDivisorError(ValueError):
     """A divisor that neither adds up over parts nor is the same for all."""
 
@@ -568,6 +615,39 @@ def _varied(targets: Any) -> Any:
         return random > 0.5 if value.dtype is torch.bool else random.to(value.dtype)
 
     return refilled(targets, map(other, tensors_of(targets)))
+
+
+def _filled(tree: Any, rows: int, first: Sequence[int], label: int | None) -> Any:
+    """The same with zeros in masks of ones, and with some labels replaced; itself if it has none.
+
+    More of them in the rows `first` than in the others; every row keeps its first number, and
+    where it has only one, one row in two.
+    """
+    leaves = tensors_of(tree)
+    drawn, often = torch.Generator().manual_seed(0), torch.zeros(rows, dtype=torch.bool)
+    often[list(first)] = True
+
+    def other(value: Tensor) -> Tensor:
+        whole = not (value.is_floating_point() or value.is_complex()) and value.dtype != torch.bool
+        mask = _is_mask(value)
+        if value.dim() == 0 or len(value) != rows or not (mask or (whole and label is not None)):
+            return value
+        share = torch.where(often, 0.75, 0.25).reshape(rows, *[1] * (value.dim() - 1))
+        changed = torch.rand(value.shape, generator=drawn) < share
+        kept = changed[::2] if value.dim() == 1 else changed[:, 0]
+        kept[...] = False
+        filling = 0 if mask or label is None else label
+        return value.masked_fill(changed.to(value.device), filling)
+
+    made = [other(leaf) for leaf in leaves]
+    if all(a is b for a, b in zip(made, leaves, strict=True)):
+        return tree
+    return refilled(tree, iter(made))
+
+
+def _is_mask(value: Tensor) -> bool:
+    """Whether it is all ones: a mask of an example without padding."""
+    return not value.is_complex() and value.numel() > 0 and bool((value == 1).all())
 
 
 def _adds_up(whole: float, parts: Sequence[float]) -> bool:
