@@ -469,8 +469,15 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="nothing to evaluate on"):
             placed.evaluate()
         state = {name: value[..., :1].contiguous() for name, value in placed.job.state().items()}
-        Since(1, state).save(file)
-        with pytest.raises(InputError, match="of another model"):
+        own = placed.job.state()
+        name = next(iter(own))
+        more = own | {"parameter:more": torch.zeros(3)}
+        for other in (state, more, own | {name: own[name].half()}):
+            Since(1, other).save(file)
+            with pytest.raises(InputError, match="of another model"):
+                list(placed.adapt(checkpoint=file, resume=True))
+        Since(1, own | {"optimizer:exp_avg:model.head.bias": torch.zeros(3)}).save(file)
+        with pytest.raises(InputError, match=r"another optimizer.*keeps exp_avg, SGD as given no"):
             list(placed.adapt(checkpoint=file, resume=True))
 
 

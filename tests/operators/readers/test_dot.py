@@ -32,6 +32,17 @@ def test_it_is_read_as_tasks(tmp_path: Path) -> None:
     assert placewright.solve(problem, "heft").value == pytest.approx(0.304)
 
 
+@pytest.mark.parametrize(("kind", "sent"), [("digraph", 7e6), ("strict digraph", 3e6)])
+def test_edges_that_are_given_twice(tmp_path: Path, kind: str, sent: float) -> None:
+    """They are parallel, and the last one in a strict graph; ports only draw."""
+    path = tmp_path / "g.dot"
+    again = 'load:n -> "to the left":s:sw [bytes="3e6"];\n}'
+    path.write_text(TEXT.replace("digraph", kind).replace("}", again))
+    problem = placewright.read(f"dot:{path}?bandwidth=1e9")
+    assert problem.operator_names == ("load", "to the left")
+    assert problem.tensor_bytes.tolist() == [sent]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

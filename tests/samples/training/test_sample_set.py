@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import default_collate
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.samples.training.sample_set import Files, SampleSet, files_in
@@ -141,6 +142,63 @@ def test_files_are_those_of_nodes_or_dealt_out_by_path(tmp_path: Path) -> None:
     assert isinstance(own, dict)
     assert {name: len(files) for name, files in own.items()} == {"a": 1, "b": 2}
     assert isinstance(files_in(folder, read, ("n0", "n1")), Files)
+
+
+def test_links_to_folders_are_followed(tmp_path: Path) -> None:
+    """As those to files; one that leads back, or nowhere, is named."""
+    folder, there = tmp_path / "pictures", tmp_path / "there"
+    for each in (folder / "a", there / "deep"):
+        each.mkdir(parents=True)
+    for path in (folder / "a" / "1", there / "2", there / "deep" / "3", there / ".hidden"):
+        path.write_text("0")
+    (folder / "b").symlink_to(there)
+    found = files_in(folder, float, ("a", "b"))
+    assert isinstance(found, dict)
+    assert {name: len(files) for name, files in found.items()} == {"a": 1, "b": 2}
+    (there / "deep" / "back").symlink_to(there)
+    with pytest.raises(InputError, match="back: a link leads to a folder that it is in"):
+        files_in(folder, float)
+    (there / "deep" / "back").unlink()
+    (there / "gone").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="gone: a link leads to no file"):
+        files_in(folder, float)
+
+
+def normalised(samples: list[Any]) -> Any:
+    """A batch whose samples depend on each other."""
+    inputs, targets = default_collate(samples)
+    return inputs - inputs.mean(0), targets
+
+
+def sorted_by_length(samples: list[Any]) -> Any:
+    """A batch in another order."""
+    return padded(sorted(samples, key=lambda sample: -len(sample[0])))
+
+
+@pytest.mark.parametrize("collate", [normalised, sorted_by_length])
+def test_samples_that_are_others_beside_others_are_refused(collate: Any) -> None:
+    """Nodes would keep what each is alone."""
+    lengths = [4] * 6 if collate is normalised else [1, 2, 4, 3]
+    data = [(torch.full((n,), float(k)), 0) for k, n in enumerate(lengths)]
+    samples = SampleSet(data, "data", collate)
+    samples.pad_alike()
+    with pytest.raises(InputError, match="makes another sample of one that is in a batch"):
+        samples.demand_alone()
+
+
+def test_samples_that_are_others_each_time_are_found_anywhere() -> None:
+    """Not among the first ones only."""
+    drawn = np.random.default_rng(0)
+
+    class Late(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, k: int) -> Any:
+            return torch.full((3,), float(drawn.random()) if k > 30 else 0.0), 0
+
+    with pytest.raises(InputError, match="sample 31: a sample is another one each time"):
+        SampleSet(Late(), "data").demand_repeatable()
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:

@@ -191,12 +191,15 @@ def read_dot(
         if not isinstance(edge.get_source(), str) or not isinstance(edge.get_destination(), str):
             hint = "write an edge for each pair of nodes"
             raise InputError("an edge joins groups of nodes", where=where, hint=hint)
-        ends = _unquoted(edge.get_source()), _unquoted(edge.get_destination())
+        ends = _node_of(edge.get_source()), _node_of(edge.get_destination())
         at = f"{where}: edge {ends[0]} -> {ends[1]}"
         found = _numbers(edge, at)
         for key in found:
             check_known("attribute", key, ("bytes",), where=at)
-        edges[ends] = edges.get(ends, 0.0) + found.get("bytes", 0.0)  # parallel: one tensor
+        if graph.get_strict():  # a pair has one edge: what is said again replaces what was said
+            edges[ends] = found.get("bytes", edges.get(ends, 0.0))
+        else:
+            edges[ends] = edges.get(ends, 0.0) + found.get("bytes", 0.0)  # parallel: one tensor
     if cluster is not None:
         keys = OperatorProblem.builder(cluster).keys
         seconds = {n: {k: v for k, v in row.items() if k in keys} for n, row in seconds.items()}
@@ -230,6 +233,13 @@ def _numbers(part: Any, where: str) -> dict[str, float]:
             what = f"{key!r} must be a number"
             raise InputError(what, where=where, by=by, hint=hint) from None
     return found
+
+
+def _node_of(end: str) -> str:
+    """The node that an edge ends at, without the port at which it is drawn."""
+    if end.startswith('"'):
+        return _unquoted(end[: end.rindex('"') + 1])
+    return _unquoted(end.partition(":")[0])
 
 
 def _unquoted(given: Any) -> str:

@@ -112,6 +112,7 @@ class SampleJob:
                 samples.follow(self.samples)
                 samples.demand_repeatable()
         self.samples.pad_alike(self.test)
+        self.samples.demand_alone()
         refuse_options(self.optimizer, "accumulate", "autocast", "scaler")
         check_plain(self._source(1))
         _ = self.update  # refuse other optimizers

@@ -8,7 +8,7 @@ the largest shape of all: it is collated beside the samples that have it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,11 @@ Collate = Callable[[list[Any]], Any]
 Shape = tuple[tuple[int, ...], Any]
 """Of a tensor of one sample: sizes and dtype."""
 
-TAKEN_TWICE = 4
-"""First samples that are taken twice, to see whether they are the same."""
+TAKEN_TWICE = 32
+"""Samples, spread over all, that are taken twice, to see whether they are the same."""
+
+TOGETHER = 4
+"""Samples that are made a batch of, to see whether that is what each is alone."""
 
 MOST_CHARACTERS = 300
 """Of another library's error within ours."""
@@ -134,7 +137,8 @@ class SampleSet:
 
         Nodes keep what the data set gives once, and every epoch sees that.
         """
-        for k in range(0 if self._rows else min(len(self), TAKEN_TWICE)):
+        spread = np.linspace(0, len(self) - 1, min(len(self), TAKEN_TWICE)).astype(int)
+        for k in [] if self._rows else spread.tolist():
             first, again = (tensors(*self._collated([k], [])) for _ in range(2))
             if not all(map(_equal, first, again)):
                 raise InputError(
@@ -142,6 +146,26 @@ class SampleSet:
                     where=self.name(k),
                     hint="nodes keep samples as they are taken once: transform at random in the "
                     "model's forward, with numbers of torch, or not at all",
+                )
+
+    def demand_alone(self) -> None:
+        """Raise `InputError` where `collate` makes another sample of one beside others.
+
+        Nodes keep what it makes of each alone.
+        """
+        if self.collate is None or len(self) < 2:
+            return
+        last = {*range(min(len(self), TOGETHER)), len(self) - 1, self._narrowest}
+        together = tensors(*self._collated(numbers := sorted(last)))
+        for row, k in enumerate(numbers):
+            alone = tensors(*self._collated([k]))
+            if not all(_close(x[0], y[row]) for x, y in zip(alone, together, strict=True)):
+                raise InputError(
+                    "`collate` makes another sample of one that is in a batch with others",
+                    where=self.name(k),
+                    by="or it changes their order",
+                    hint="keep samples in order and by themselves: normalise, mix or sort them in "
+                    "the model's forward",
                 )
 
     def rows(self, numbers: Sequence[int]) -> tuple[Any, Any]:
@@ -287,7 +311,7 @@ def files_in(
             where=str(folder),
             hint="give read=..., which takes a path and returns (inputs, target)",
         )
-    found = sorted(p for p in folder.rglob("*") if p.is_file() and not _is_hidden(p, folder))
+    found = sorted(_files_under(folder))
     if not found:
         raise InputError("the folder has no file", where=str(folder))
     if not any((folder / name).is_dir() for name in nodes):
@@ -301,8 +325,24 @@ def files_in(
     return {name: Files(paths, read) for name, paths in own.items()}
 
 
-def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+def _files_under(folder: Path) -> Iterator[Path]:
+    """Every file that is not hidden, also behind links to files and folders.
+
+    Raises `InputError`: a link leads nowhere, or back to a folder that it is in.
+    """
+    for name, folders, files in os.walk(folder, followlinks=True):
+        here = Path(name)
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        for each in folders:
+            link, real = here / each, os.path.realpath(here / each)
+            if link.is_symlink() and Path(os.path.realpath(here)).is_relative_to(real):
+                raise InputError("a link leads to a folder that it is in", where=str(link))
+        for path in (here / each for each in files if not each.startswith(".")):
+            if path.is_symlink() and not path.exists():
+                hint = "delete it, or put back what it names"
+                raise InputError("a link leads to no file", where=str(path), hint=hint)
+            if path.is_file():
+                yield path
 
 
 def tensors(inputs: Any, targets: Any) -> list[Tensor]:
@@ -334,6 +374,13 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape:
         return False
     return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    """Whether two are the same but for rounding."""
+    if not one.is_floating_point():
+        return _equal(one, other)
+    return one.shape == other.shape and torch.allclose(one, other, equal_nan=True)
 
 
 def _is_stored(leaf: Tensor) -> bool:

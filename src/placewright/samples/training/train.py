@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,6 +80,42 @@ class Since:
         return write_file(path, save(held, metadata={EPOCHS: str(self.epochs)}))
 
 
+def _demand_of_job(
+    state: Mapping[str, Tensor], expected: Mapping[str, Tensor], job: SampleJob, where: str
+) -> None:
+    """Raise `InputError` where a checkpoint is of another model or another optimizer."""
+    own = {name for name in expected if not name.startswith(OPTIMIZER)}
+    for name in sorted(own | {name for name in state if not name.startswith(OPTIMIZER)}):
+        got, wanted = (_kind(held.get(name)) for held in (state, expected))
+        if got != wanted:
+            raise InputError(
+                "the checkpoint is of another model",
+                where=where,
+                by=f"{name} {got} in it, {wanted} in the model",
+                hint="give the model that it was written for",
+            )
+    kept = {n.removeprefix(OPTIMIZER).partition(":")[0] for n in state if n.startswith(OPTIMIZER)}
+    update = job.update
+    slots = {*update.moments, *(["step"] if update.counts_steps else [])}
+    if kept != slots if len(update.settings) == 1 else kept and not kept <= slots:
+        raise InputError(
+            "the checkpoint is of another optimizer",
+            where=where,
+            by=f"it keeps {_named(kept)}, {update.rule.kind} as given {_named(slots)}",
+            hint="give the optimizer that it was written with, or start without resuming",
+        )
+
+
+def _kind(value: Tensor | None) -> str:
+    if value is None:
+        return "is not"
+    return f"has {list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+
+
+def _named(slots: Collection[str]) -> str:
+    return ", ".join(sorted(slots)) or "nothing"
+
+
 def read_since(path: str | Path, job: SampleJob, epochs: int) -> Since:
     """The checkpoint that `Since.save` wrote, of a run of so many epochs.
 
@@ -98,17 +134,7 @@ def read_since(path: str | Path, job: SampleJob, epochs: int) -> Since:
             by=described(error)[:120],
             hint="name the file that an earlier run wrote as its checkpoint",
         ) from None
-    for name, value in expected.items():
-        if name.startswith(OPTIMIZER):
-            continue
-        if name not in state or state[name].shape != value.shape:
-            got = "is missing" if name not in state else f"has shape {list(state[name].shape)}"
-            raise InputError(
-                "the checkpoint is of another model",
-                where=where,
-                by=f"{name} {got}, the model's is {list(value.shape)}",
-                hint="give the model that it was written for",
-            )
+    _demand_of_job(state, expected, job, where)
     if done >= epochs:
         raise InputError(
             "all epochs are in the checkpoint",
