@@ -275,6 +275,24 @@ def test_models_that_keep_or_number_other_things(kind: str) -> None:
         equals_one_process(placed, model)
 
 
+def test_configurations_that_are_unlike_others() -> None:
+    """Mamba adds up in single precision; CodeGen has no token of padding, and MPT no cache."""
+    model, ids = sized("mamba", **OTHERS["mamba"]).to(torch.bfloat16), long_prompt(9)
+    options = {"do_sample": False, "max_new_tokens": 6}
+    with Generator(model, {"a": (0, 2), "b": (2, 4)}, THREE) as placed:
+        assert torch.equal(placed.generate(ids, **options), model.generate(ids, **options))
+    model = sized("codegen", n_embd=32, n_layer=4, n_head=4, rotary_dim=4)
+    del model.config.pad_token_id  # it has none of its own
+    with Generator(model, {"a": (0, 4)}, boards("a")) as placed:
+        assert torch.equal(placed.generate(ids, **options), model.generate(ids, **options))
+    model = sized("mpt", d_model=32, n_heads=4, n_layers=2)
+    with Generator(model, {"a": (0, 2)}, boards("a")) as placed:
+        with pytest.raises(UnsupportedError, match="give use_cache=True"):
+            placed.generate(ids, **options)
+        cached = placed.generate(ids, **options, use_cache=True)
+        assert torch.equal(cached, model.generate(ids, **options))
+
+
 LATENT = {"kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
 EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 

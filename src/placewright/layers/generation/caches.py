@@ -218,7 +218,7 @@ def _reaches(decoder: Any, argument: str) -> bool:
     ids = torch.zeros((2, 1), dtype=torch.long, device="meta")
     caches = JoinedCaches([growing_cache(config) for _ in range(2)], [1, 1], "")
     own, config._attn_implementation = config._attn_implementation, PROBED
-    padding = config.pad_token_id
+    padding = getattr(config, "pad_token_id", None)
     try:
         # Without it no numbers are looked at for a warning of padding without a mask.
         config.pad_token_id = None

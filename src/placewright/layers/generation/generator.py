@@ -262,7 +262,11 @@ class Generator:
         """
         for name, harmless in REFUSED.items():
             if self._option(name, options) not in harmless:
-                raise _not_here(name)
+                raise _not_here(
+                    name,
+                    f"leave it out, or give {name}={harmless[-1]}: the model's "
+                    "configuration may ask for it",
+                )
         given = options.get("input_ids") if inputs is None else inputs
         if isinstance(given, Tensor):
             self._check(given, options.get("attention_mask"))
@@ -336,7 +340,7 @@ class Generator:
 
         cache = given.pop(cache_name(), None)
         if given.get("use_cache") is False or (cache is None and not self._by_length):
-            raise _not_here("use_cache=False")
+            raise _not_here("use_cache=False", "give use_cache=True")
         if cache is None:  # Phi 3, whose angles change: all tokens are given again
             cache = self._begun_again()
         if "decoder_input_ids" in given:
@@ -596,12 +600,12 @@ def _pieces(
         }
 
 
-def _not_here(option: str) -> UnsupportedError:
+def _not_here(option: str, hint: str = "leave it out") -> UnsupportedError:
     """The error of an option that needs what the workers keep."""
     return UnsupportedError(
         "caches and activations stay on the workers, one growing cache for each call",
         where=f"generate: {option}",
-        hint="leave it out",
+        hint=hint,
     )
 
 

@@ -324,7 +324,8 @@ class Stage:
                 raise UnsupportedError(
                     "the checkpoint lacks a tensor",
                     where=whole,
-                    hint="give the folder with all of its shards",
+                    hint="give the folder with all of its shards; where transformers gives tensors "
+                    "other names as it loads them, load the model, and give that",
                 )
             if tensors[source].shape != wanted[here].shape:
                 raise UnsupportedError(

@@ -358,4 +358,6 @@ def _activations(each: _Placed, tokens: Sequence[int]) -> TensorSpec:
     """Those of tokens of shape (rows, tokens): shape (rows, tokens, ...), see `Stage.passed`."""
     shape = (*tokens, *each.stage.passed)
     strides = tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
-    return TensorSpec(shape, each.order.dtype, strides)
+    # Mamba adds up what its layers make in single precision, whatever they compute in.
+    single = getattr(each.stage.decoder.config, "residual_in_fp32", False)
+    return TensorSpec(shape, "float32" if single else each.order.dtype, strides)
