@@ -534,16 +534,19 @@ events = threading.Event(), threading.Event()
 threading.Thread(target=ray_engine.watch_head, args=events, daemon=True).start()
 print(folder.name)
 time.sleep(2)
+if sys.argv[2] == "closing":
+    events[0].set()
 head.kill()
 threading.Event().wait(60)  # as a call of Ray that waits in C++
 """
 
 
-def test_a_process_without_its_head_ends_and_leaves_no_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["running", "closing"])
+def test_a_process_without_its_head_ends_and_leaves_no_folder(tmp_path: Path, when: str) -> None:
     """Ray would end it from C++, without removing anything."""
     program = tmp_path / ray_engine.HEAD
     shutil.copy2(shutil.which("sleep") or "", program)
-    command = [sys.executable, "-c", WITHOUT_HEAD, program]
+    command = [sys.executable, "-c", WITHOUT_HEAD, program, when]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=55, check=False)
     assert ended.returncode == 1
     assert "Ray's head has ended" in ended.stderr

@@ -307,7 +307,8 @@ _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 def watch_head(closing: threading.Event, closed: threading.Event) -> None:
     """Kill head and workers of the Ray that this process has started where they are stopped.
 
-    From `closing` to `closed` they are let go on instead, and may be gone: Ray ends them.
+    From `closing` to `closed` they are let go on instead, and may be gone for longer: Ray ends
+    them, or waits for a head that somebody else has ended.
 
     Calls of Ray wait inside of C++, without a limit, for as long as its connections are open, and
     those of a stopped process (SIGSTOP) are. Where the head is gone, they wait until Ray ends this
@@ -331,10 +332,12 @@ def watch_head(closing: threading.Event, closed: threading.Event) -> None:
                 print(f"error: {what}, process {pid}: killed", file=sys.stderr, flush=True)
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
-        if ends or HEAD in heads.values():
+        if HEAD in heads.values():
             seen, gone_since = True, None
-        # Not before one was seen: Ray takes a while to start it.
-        elif seen and now - (gone_since := gone_since or now) >= limits.HEAD_S:
+        # Not before one was seen: Ray takes a while to start it, and to end it.
+        elif seen and now - (gone_since := gone_since or now) >= limits.HEAD_S * (
+            1.5 if ends else 1
+        ):
             print(f"error: {_head_error(HEAD)}", file=sys.stderr, flush=True)
             remove_all()
             with suppress(OSError, ValueError):
