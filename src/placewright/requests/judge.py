@@ -81,12 +81,15 @@ class RequestJudgement:
         answered = a.server >= 0
         latency_s = (a.end_s - p.stream.arrival_s)[answered]
         p99_s = float(np.quantile(latency_s, 0.99)) if len(latency_s) else 0.0
+        refused = int(np.isfinite(a.refused_s).sum())
+        lost = len(p.stream) - int(answered.sum()) - refused
         last_s = max(p.duration_s, float(a.end_s[answered].max(initial=0.0)))
         return {
             "success rate": (self.success_rate, ""),
             "accuracy of successes": (self.accuracy_of_successes, ""),
             "late": (float((answered & ~self.succeeded).sum()), ""),
-            "refused": (float(np.isfinite(a.refused_s).sum()), ""),
+            "refused": (float(refused), ""),
+            **({"lost": (float(lost), "")} if lost else {}),
             "p99 latency": (p99_s, "s"),
             "mean batch": (float(answered.sum() / max(1, a.number.max() + 1)), ""),
             "utilisation": (float(self.busy_s.sum() / (p.service.servers * last_s)), ""),
@@ -120,16 +123,13 @@ class RequestJudgement:
                     "success_rate": float(self.succeeded[mine].mean()),
                     "effective_accuracy": float(self.earned[mine].mean()),
                 }
-        late, refused = int(known.pop("late")), int(known.pop("refused"))
-        answered = int((self.answers.server >= 0).sum())
+        counts = {name: int(known.pop(name, 0.0)) for name in ("late", "refused", "lost")}
         return {
             "requests": len(p.stream),
             "effective_accuracy": self.value,
             "violation_rate": 1.0 - self.success_rate,
             **known,
-            "late": late,
-            "refused": refused,
-            "lost": len(p.stream) - answered - refused,
+            **counts,
             "families": families,
             "servers": {
                 name: {"busy_s": float(busy)}
