@@ -89,6 +89,7 @@ class Ray:
             if self._own:
                 with _handler_comes_back():
                     self._ray.shutdown()
+                self._closed.set()
                 self._end_rest()
                 self._silence(False)
         finally:
@@ -307,8 +308,8 @@ _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 def watch_head(closing: threading.Event, closed: threading.Event) -> None:
     """Kill head and workers of the Ray that this process has started where they are stopped.
 
-    From `closing` to `closed` they are let go on instead, and may be gone for longer: Ray ends
-    them, or waits for a head that somebody else has ended.
+    From `closing` to `closed` they are let go on instead: Ray ends them, and soon itself, unless it
+    waits for a head that somebody else has ended.
 
     Calls of Ray wait inside of C++, without a limit, for as long as its connections are open, and
     those of a stopped process (SIGSTOP) are. Where the head is gone, they wait until Ray ends this
