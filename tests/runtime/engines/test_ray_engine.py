@@ -528,20 +528,24 @@ from placewright.runtime.engines import ray_engine
 from placewright.io.scratch import Scratch
 
 ray_engine.limits.HEAD_S = 1.0
-head = subprocess.Popen([sys.argv[1], "60"])
+head = subprocess.Popen([sys.argv[1], "5"])
 folder = Scratch()
-events = threading.Event(), threading.Event()
+listens = [True]
+events = threading.Event(), threading.Event(), lambda: listens[0]
 threading.Thread(target=ray_engine.watch_head, args=events, daemon=True).start()
-print(folder.name)
+print(folder.name, flush=True)
 time.sleep(2)
 if sys.argv[2] == "closing":
     events[0].set()
-head.kill()
+if sys.argv[2] == "deaf":  # it was asked to end, and does not
+    listens[0] = False
+else:
+    head.kill()
 threading.Event().wait(60)  # as a call of Ray that waits in C++
 """
 
 
-@pytest.mark.parametrize("when", ["running", "closing"])
+@pytest.mark.parametrize("when", ["running", "closing", "deaf"])
 def test_a_process_without_its_head_ends_and_leaves_no_folder(tmp_path: Path, when: str) -> None:
     """Ray would end it from C++, without removing anything."""
     program = tmp_path / ray_engine.HEAD

@@ -72,6 +72,7 @@ class Ray:
         self._keeper = Keeper()
         self._folder: Scratch | None = None  # of a Ray that is started here
         self._heads: frozenset[str] = frozenset()  # and its processes that all others need
+        self._address = ""  # and where its head listens
         self._closing, self._closed = threading.Event(), threading.Event()
 
     def __enter__(self) -> Ray:
@@ -178,8 +179,8 @@ class Ray:
         self._folder = _folder_for_ray()
         # Ray opens its own folder to all users (mode 777); nobody else comes through the outer one.
         folder = os.path.join(self._folder.name, _INNER)
-        events = self._closing, self._closed
-        threading.Thread(target=watch_head, args=events, daemon=True).start()
+        watched = self._closing, self._closed, self._head_answers
+        threading.Thread(target=watch_head, args=watched, daemon=True).start()
         try:
             # Before Ray: a launcher that is killed in between leaves nothing behind.
             self._keeper.begin(folder)
@@ -193,6 +194,7 @@ class Ray:
                     **self._options(),
                 )
             self._heads = frozenset(heads_of(os.getpid()).values())
+            self._address = self._ray.get_runtime_context().gcs_address
         except BaseException as error:
             self._closing.set()
             self._closed.set()
@@ -200,6 +202,22 @@ class Ray:
             if isinstance(error, Exception) and not isinstance(error, PlacewrightError):
                 raise _start_error(error) from None  # Ray's have no class of their own
             raise
+
+    def _head_answers(self) -> bool:
+        """Whether the head of a Ray that was started here listens, as far as that is known.
+
+        One that was asked to end no longer does, and may then live on for longer than this process.
+        """
+        host, _, port = self._address.rpartition(":")
+        if not host:
+            return True
+        try:
+            socket.create_connection((host, int(port)), _LOOK_S).close()
+        except TimeoutError:  # it is stopped, or the machine busy
+            return True
+        except OSError:
+            return False
+        return True
 
     def _end_rest(self) -> None:
         """Of the Ray that was started here: processes that have not ended yet, and files."""
@@ -305,16 +323,18 @@ def _on_loopback() -> Iterator[None]:
 _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
-def watch_head(closing: threading.Event, closed: threading.Event) -> None:
+def watch_head(
+    closing: threading.Event, closed: threading.Event, answers: Callable[[], bool] = lambda: True
+) -> None:
     """Kill head and workers of the Ray that this process has started where they are stopped.
 
     From `closing` to `closed` they are let go on instead: Ray ends them, and soon itself, unless it
     waits for a head that somebody else has ended.
 
     Calls of Ray wait inside of C++, without a limit, for as long as its connections are open, and
-    those of a stopped process (SIGSTOP) are. Where the head is gone, they wait until Ray ends this
-    process from C++, which leaves its folders behind: it is ended here before. Of a stopped worker
-    Ray knows nothing either, but reports its death to whoever waits for it.
+    those of a stopped process (SIGSTOP) are. Where the head is gone, or no longer `answers`, they
+    wait until Ray ends this process from C++, which leaves its folders behind: it is ended here
+    before. Of a stopped worker Ray knows nothing either, but reports its death to whoever waits.
     """
     since: dict[int, float] = {}
     seen = False
@@ -333,7 +353,7 @@ def watch_head(closing: threading.Event, closed: threading.Event) -> None:
                 print(f"error: {what}, process {pid}: killed", file=sys.stderr, flush=True)
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
-        if HEAD in heads.values():
+        if HEAD in heads.values() and answers():
             seen, gone_since = True, None
         # Not before one was seen: Ray takes a while to start it, and to end it.
         elif seen and now - (gone_since := gone_since or now) >= limits.HEAD_S * (
