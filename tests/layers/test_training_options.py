@@ -117,6 +117,7 @@ OPTIONS: dict[str, tuple[LayerPlan, dict[str, Any], float]] = {
     "autocast": (ONE, {"autocast": "bfloat16"}, EXACT),
     "autocast of two workers": (HALVES, {"autocast": torch.bfloat16}, HALF),
     "autocast of a chain": (CHAIN, {"autocast": "bfloat16"}, HALF),
+    "clipping": (ONE, {"clip_norm": 0.01}, EXACT),
     "a scaler": (ONE, {"scaler": True}, EXACT),
     "all of a chain": (
         CHAIN,

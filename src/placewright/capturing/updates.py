@@ -137,8 +137,8 @@ class Update:
                 gradient.clamp_(-self.clip_value, self.clip_value)
         if self.clip_norm is None:
             return math.nan
-        whole = squared_sum(gradients).sqrt() if norm is None else norm()
         # As `torch.nn.utils.clip_grad_norm_`.
+        whole = nn.utils.get_total_norm(gradients) if norm is None else norm()
         factor = (self.clip_norm / (whole + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(factor.to(gradient.device, gradient.dtype))

@@ -211,7 +211,8 @@ class StageStep:
         gradients = [own.grad for own in self.updated.values() if own.grad is not None]
         self.overflow = self.order.update.scaled and self._unscaled(gradients)
         if not self.overflow:
-            self.grad_norm = self.order.update.clip(gradients, self._norm)
+            norm = None if self.everyone is None else self._norm
+            self.grad_norm = self.order.update.clip(gradients, norm)
             self.optimizer.step()
 
     def _unscaled(self, gradients: list[Tensor]) -> bool:
@@ -234,9 +235,8 @@ class StageStep:
                 # FSDP's parts are of this replica alone; all else is the same in every replica.
                 holders = 1 if isinstance(p, DTensor) else inside * len(order.across)
                 total += squared_sum([own.grad]).to(total.device) / holders
-        if self.everyone is not None:
-            total = total.to(self.device)
-            dist.all_reduce(total, group=self.everyone)
+        total = total.to(self.device)
+        dist.all_reduce(total, group=self.everyone)
         return total.sqrt()
 
     def gradients(self) -> dict[str, Tensor]:
