@@ -168,6 +168,14 @@ class SampleJob:
         source = self._source(self._example)
         found = split_loss(source)
         where = f"model {type(self.model).__name__}"
+        if found.refusal and found.fails:
+            raise InputError(
+                "the model or its loss fails on samples of the data set",
+                where=f"{where}, {self.samples.where}",
+                by=found.refusal,
+                hint="see that inputs and targets are what they take: dtypes, keys of dicts as "
+                "names of arguments, classes counted from 0",
+            )
         if found.refusal:
             raise UnsupportedError(
                 "the model mixes samples of a batch, which the nodes share"
@@ -175,7 +183,7 @@ class SampleJob:
                 else "the loss of a batch is not made of the losses of its samples",
                 where=where,
                 by=found.refusal,
-                hint="take a loss that is a mean or a sum over samples",
+                hint="take a loss that is a mean or a sum over samples, and samples without nan",
             )
         if found.inside and any(found.counted):
             raise UnsupportedError(
