@@ -181,6 +181,21 @@ def test_module_paths(name: str, module: str) -> None:
     assert module_of(name) == module
 
 
+def test_modules_in_the_metadata_of_an_exporter(tmp_path: Path) -> None:
+    """As PyTorch writes them where names of nodes say nothing; ``auto`` then splits by modules."""
+    nodes = [
+        onnx.helper.make_node("Relu", ["x"], ["y"], "node_relu"),
+        onnx.helper.make_node("Neg", ["y"], ["z"], "node_neg"),
+    ]
+    scopes = ("['', 'layer1', 'layer1.0', 'relu']", "['', 'neg']")
+    for node, scope in zip(nodes, scopes, strict=True):
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scope)
+    ends = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2, 3]) for n in "xz"]
+    graph = onnx.helper.make_graph(nodes, "scoped", ends[:1], ends[1:])
+    onnx.save(onnx.helper.make_model(graph), path := tmp_path / "scoped.onnx")
+    assert [each.module for each in capture_onnx(path).graph.operators] == ["layer1.0", ""]
+
+
 def test_names_are_made_distinct() -> None:
     """In order, past names that look like numbered ones, and without looking at all of them."""
     given = ["x", "x", "x#2", "y", "x", "x#2"]

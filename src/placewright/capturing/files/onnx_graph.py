@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
@@ -172,11 +173,20 @@ def _operator(node: Any, values: _Values) -> Operator:
         bytes_accessed=float(sum(map(values.size, {*given, *made}))),
         resident_bytes=values.resident.get(node.name, 0),
         phase="forward",
-        module=module_of(node.name),
+        module=_module_of(node),
         signature=f"{node.op_type.lower()} {types} {' '.join(attributes)}",
         colocation=values.group_of.get(node.name, ""),
         outputs=tuple(values.spec(name) for name in made),
     )
+
+
+def _module_of(node: Any) -> str:
+    """The module that called it: PyTorch's exporter says so in metadata, its older one by name."""
+    for entry in node.metadata_props:
+        if entry.key == "pkg.torch.onnx.name_scopes":  # "['', 'layer1', 'layer1.0', 'conv2d']"
+            scopes = re.findall("'([^']*)'", entry.value)
+            return str(scopes[-2]) if len(scopes) > 1 else ""
+    return module_of(node.name)
 
 
 def _attribute(node: Any, name: str, default: Any) -> Any:
