@@ -235,8 +235,9 @@ def _numbers(part: Any, where: str) -> dict[str, float]:
     return found
 
 
-def _node_of(end: str) -> str:
+def _node_of(given: Any) -> str:
     """The node that an edge ends at, without the port at which it is drawn."""
+    end = str(given)
     if end.startswith('"'):
         return _unquoted(end[: end.rindex('"') + 1])
     return _unquoted(end.partition(":")[0])
