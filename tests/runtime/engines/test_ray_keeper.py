@@ -20,7 +20,7 @@ from pathlib import Path
 from placewright.runtime.engines.ray_keeper import Keeper
 from placewright.io.scratch import Scratch
 
-scratch, other = Scratch(), Scratch()
+scratch, other = Scratch(sys.argv[1]), Scratch()  # Ray's sockets have short paths
 
 def started(folder, log):
     logs = Path(folder, "r", "session", "logs")
@@ -33,6 +33,7 @@ keeper = Keeper()
 keeper.begin(scratch.name + "/r")
 print(
     scratch.name,
+    other.name,
     started(scratch.name, "raylet.out"),
     started(scratch.name, f"python-core-driver_{os.getpid()}.log"),
     started(other.name, "raylet.out"),
@@ -56,8 +57,9 @@ def alive(pid: int) -> bool:
 @pytest.mark.parametrize("killed", [True, False])
 def test_ray_processes_of_a_killed_launcher_are_ended(tmp_path: Path, killed: bool) -> None:
     """Not what it forked, not another Ray of its own, not a user's child; nor the files of one."""
+    (short := tmp_path / "short").mkdir()
     launcher = subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER],
+        [sys.executable, "-c", LAUNCHER, str(short)],
         env=os.environ | {"TMPDIR": str(tmp_path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -65,8 +67,9 @@ def test_ray_processes_of_a_killed_launcher_are_ended(tmp_path: Path, killed: bo
     )
     assert launcher.stdin is not None
     assert launcher.stdout is not None
-    folder, *pids = launcher.stdout.readline().split()
-    rays, *others = map(int, pids)
+    words = launcher.stdout.readline().split()
+    folders = words[:2]
+    rays, *others = map(int, words[2:])
     try:
         assert alive(rays)
         if killed:
@@ -76,10 +79,13 @@ def test_ray_processes_of_a_killed_launcher_are_ended(tmp_path: Path, killed: bo
             launcher.stdin = None
             assert launcher.stdout.readline() == "closed\n"
         deadline = time.monotonic() + 50
-        while (alive(rays) or killed == Path(folder).exists()) and time.monotonic() < deadline:
+        kept = [not killed] * 2
+        while time.monotonic() < deadline and (
+            alive(rays) or [Path(folder).exists() for folder in folders] != kept
+        ):
             time.sleep(0.05)
         assert not alive(rays)
-        assert Path(folder).exists() is not killed
+        assert [Path(folder).exists() for folder in folders] == kept
         assert all(map(alive, others))
     finally:
         launcher.kill()

@@ -95,7 +95,8 @@ def main(launcher: int, folder: str) -> None:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
-    sweep(str(Path(folder).parent.parent))
+    sweep(str(Path(folder).parent.parent))  # which may be another than that of all other files
+    sweep()
 
 
 if __name__ == "__main__":
