@@ -228,6 +228,7 @@ def test_a_ray_is_used_only_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -
     silent = SimpleNamespace(
         is_initialized=lambda: False,
         init=init,
+        get_runtime_context=lambda: SimpleNamespace(gcs_address=""),
         shutdown=lambda: None,
         job_config=SimpleNamespace(JobConfig=lambda **options: options),
         ENABLE_RAY_CLUSTER=True,
