@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -51,6 +52,10 @@ time.sleep(0 if LATE else 100)
 """
 
 
+ADOPTS_ORPHANS = 36
+"""PR_SET_CHILD_SUBREAPER of ``prctl(2)``."""
+
+
 def agent(*, late: bool) -> subprocess.Popen[str]:
     """A process with one child, which looks for it; with `late` only once it is gone."""
     code = AGENT.replace("CHILD", repr(CHILD)).replace("LATE", str(late))
@@ -68,6 +73,7 @@ def test_a_process_ends_when_its_agent_is_killed() -> None:
 
 def test_a_process_ends_whose_agent_was_gone_before_it_looked() -> None:
     """It is the child of the first process then, which is no agent."""
+    ctypes.CDLL(None).prctl(ADOPTS_ORPHANS, 0, 0, 0, 0)  # a Ray of another test has set it
     with agent(late=True) as parent:
         assert parent.stdout is not None
         line = parent.stdout.readline()
