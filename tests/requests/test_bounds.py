@@ -169,11 +169,15 @@ def test_large_noise_makes_no_time_negative(noise: float) -> None:
         assert alone(problem) <= 1.0
 
 
-@pytest.mark.parametrize("deadline_s", [1e9, 1e308])
+@pytest.mark.parametrize("deadline_s", [1e9, 4.6e18, 1e308])
 def test_deadlines_far_away_leave_the_fluid_bound(deadline_s: float) -> None:
-    """A server of milliseconds could begin too many batches until then for any array."""
+    """A server of milliseconds could begin too many batches until then for any array.
+
+    Nor does a solver of whole microseconds have numbers that large.
+    """
     problem = RequestProblem(two_servers(), stream_of([0.0, 1.0], deadline_s), 2.0)
     assert lagrangian(problem) is None
+    assert windows(problem) == pytest.approx(problem.service.accuracy.max())
 
 
 def best(problem: RequestProblem) -> float:

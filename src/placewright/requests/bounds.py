@@ -197,6 +197,10 @@ MOST_REQUESTS = 160
 """Requests of a stream, beyond which the windows' bound is not computed."""
 
 MICROSECONDS = 1e6
+
+LONGEST_S = 2.0**55 / MICROSECONDS
+"""Until the latest deadline, a thousand years: the solver has 64 bits."""
+
 UNITS = 1_000_000
 """Of accuracy 1; accuracies are rounded up, but for `ACCURACY_ROUNDING`."""
 
@@ -246,7 +250,8 @@ class _Window:
         s, service = problem.stream, problem.service
         start_s = float(s.arrival_s[part[0]])
         self.arrival = np.floor((s.arrival_s[part] - start_s) * MICROSECONDS).astype(np.int64)
-        self.due = np.ceil((s.due_s[part] - start_s) * MICROSECONDS).astype(np.int64)
+        left_s = np.minimum(s.due_s[part] - start_s, LONGEST_S)
+        self.due = np.ceil(left_s * MICROSECONDS).astype(np.int64)
         self.family, self.floor = s.family[part], s.min_accuracy[part]
         least = float(noise_factors(problem).min()) if service.noise else 1.0
         table_s: FloatArray = service.latency_s * least + service.round_trip_s[:, None, None]

@@ -86,6 +86,13 @@ def test_external_data_that_is_badly_described_is_refused(tmp_path: Path, offset
         capture_onnx(hostile(tmp_path / "model", tensor, "constant"))
 
 
+def test_external_data_with_a_name_too_long_for_any_file_is_missing(tmp_path: Path) -> None:
+    """As any other that is not there."""
+    tensor = elsewhere("w", "x" * 300)
+    with pytest.raises(InputError, match="the weight 'w' is missing or too short"):
+        capture_onnx(hostile(tmp_path / "model", tensor, "constant"))
+
+
 def test_a_model_that_arrives_as_bytes_has_its_weights_inside(tmp_path: Path) -> None:
     """Files that it names would be looked for on the receiver's disk."""
     inside = branching(tmp_path / "cnn.onnx").read_bytes()

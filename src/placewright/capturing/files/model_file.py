@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,7 +198,7 @@ def check_external_data(model: Any, path: Path) -> None:
             what = "is in a file outside the model's folder"
             raise _refused(tensor, what, path, info.location)
         needed = int(info.offset or 0) + int(info.length or 0)
-        size = file.stat().st_size if file.is_file() else -1
+        size = file.stat().st_size if os.path.isfile(file) else -1  # a name may be too long
         if size < needed or size < 0:
             raise InputError(
                 f"the file with the weight {tensor.name!r} is missing or too short",
