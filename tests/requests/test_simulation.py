@@ -11,13 +11,14 @@ import pytest
 from placewright.errors import RunError
 from placewright.planning.contract import Context
 from placewright.requests.conformance import random_problem, two_servers
-from placewright.requests.judge import judge
+from placewright.requests.judge import RequestJudgement, judge
+from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import planners
 from placewright.requests.policies import start
 from placewright.requests.policies.edf import Edf
 from placewright.requests.policy import Decision, Dispatch
 from placewright.requests.problem import RequestProblem
-from placewright.requests.simulation import simulate
+from placewright.requests.simulation import Answers, simulate
 from placewright.requests.stream import stream_of
 from tests.requests.reference import simulate_slowly
 
@@ -32,6 +33,20 @@ def test_the_simulator_equals_the_reference(name: str) -> None:
         slow = simulate_slowly(problem, start(plan, problem.service))
         for column, *both in zip(fast._fields, fast, slow, strict=True):
             assert np.array_equal(*both), (seed, column)
+
+
+def test_requests_that_are_never_answered_are_counted() -> None:
+    """In the table, where there are some, and in the document."""
+    problem = RequestProblem(two_servers(), stream_of([0.0, 1.0, 2.0], 0.5), 3.0)
+    answers = Answers.none(3)
+    answers.refused_s[0] = 0.0
+    found = RequestJudgement(problem, RequestPlan("edf-fastest"), answers)
+    assert found.metrics["lost"] == (2.0, "")
+    counts = {name: found.summary_json()[name] for name in ("late", "refused", "lost")}
+    assert counts == {"late": 0, "refused": 1, "lost": 2}
+    answers.refused_s[:] = 0.0
+    assert "lost" not in found.metrics
+    assert found.summary_json()["lost"] == 0
 
 
 def with_holes(problem: RequestProblem, seed: int) -> RequestProblem:

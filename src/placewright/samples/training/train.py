@@ -97,7 +97,9 @@ def _demand_of_job(
     kept = {n.removeprefix(OPTIMIZER).partition(":")[0] for n in state if n.startswith(OPTIMIZER)}
     update = job.update
     slots = {*update.moments, *(["step"] if update.counts_steps else [])}
-    if kept != slots if len(update.settings) == 1 else kept and not kept <= slots:
+    # Of several groups one may keep less than another.
+    fits = kept == slots if len(update.settings) == 1 else kept <= slots
+    if not fits:
         raise InputError(
             "the checkpoint is of another optimizer",
             where=where,
