@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 
+from placewright.numerics import collector
 from placewright.numerics.collector import collector_paused
 
 
@@ -34,3 +36,28 @@ def test_what_was_made_inside_is_in_the_oldest_generation() -> None:
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()
+
+
+class _Cycle:
+    """An object in a cycle with itself."""
+
+    itself: _Cycle
+
+
+def test_garbage_of_one_pause_after_another_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cycles made inside reach the oldest generation uncounted; Python alone would keep them."""
+    monkeypatch.setattr(collector, "FEWEST", 1000)
+    monkeypatch.setattr(collector, "_LASTING", collector._Lasting(1))
+    with collector_paused():
+        cycle = _Cycle()
+        cycle.itself = cycle
+        lost = weakref.ref(cycle)
+        del cycle
+    assert lost() is None
+    assert collector._LASTING.number > 1000  # the next is made when there are twice as many
+    with collector_paused():
+        cycle = _Cycle()
+        cycle.itself = cycle
+        kept = weakref.ref(cycle)
+        del cycle
+    assert kept() is not None

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.errors import UnsupportedError
+from placewright.errors import InputError, UnsupportedError
 from placewright.layers.plan import (
     Instruction,
     LayerPlan,
@@ -44,6 +44,9 @@ from placewright.layers.stage_costs import (
     updated_s,
 )
 from placewright.layers.transfers import StageTransfer, processor_s, transfers
+
+MOST_PASSES = 1 << 18
+"""Forward passes of a step that is simulated: they take some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +83,30 @@ class SimulatedStep:
 
 
 def simulate(p: LayerProblem, plan: LayerPlan, *, spans: bool = True) -> SimulatedStep:
-    """Times of a step."""
+    """Times of a step.
+
+    Raises `InputError`: it has too many micro-batches to be simulated.
+    """
     net = network_of(p, plan)
     alike = None if spans else columns_alike(net)
+    _demand_short(p, plan, None if alike is None else len(set(alike.values())))
     passes = _StageWalk(net, spans, alike).run()
     if alike is not None:
         passes.end_s = {
             (s, r): passes.end_s[s, c] for s, _ in enumerate(net.costs) for r, c in alike.items()
         }
     return finish(p, net, passes)
+
+
+def _demand_short(p: LayerProblem, plan: LayerPlan, columns: int | None) -> None:
+    units = sum(len(stage.replicas) if columns is None else columns for stage in plan.stages)
+    if units * plan.micro_batches > MOST_PASSES:
+        raise InputError(
+            f"a step of more than {MOST_PASSES:,} forward passes is not simulated",
+            where=f"plan for {p.name}",
+            by=f"{plan.micro_batches:,} micro-batches on {units} replicas of stages",
+            hint="plan with fewer micro-batches",
+        )
 
 
 def columns_alike(net: Network) -> dict[int, int] | None:

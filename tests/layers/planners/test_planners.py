@@ -123,7 +123,18 @@ def test_large_spaces_are_not_counted_to_their_end() -> None:
     """Neither plans of a thousand layers and workers, nor divisors of a large batch one by one."""
     assert space_size(tiny([1.0] * 1200, 1100), SMALL) == SMALL
     assert micro_batch_counts(tiny([1.0], global_batch=12)) == [1, 2, 3, 4, 6, 12]
-    assert max(micro_batch_counts(tiny([1.0], global_batch=10**12))) == 10**12
+    assert max(micro_batch_counts(tiny([1.0], global_batch=10**12))) <= 1 << 14
+
+
+def test_a_billion_micro_batches_are_not_simulated() -> None:
+    """No planner tries them, and a plan that names them is refused at once."""
+    p = tiny([1.0], global_batch=10**9)
+    best = solve(p, planner="single").plan
+    assert best.micro_batches <= 1 << 14
+    stage = replace(best.stages[0], replicas=(Replica((0,), 1),))
+    many = replace(best, micro_batches=10**9, stages=(stage,))
+    with pytest.raises(InputError, match="forward passes is not simulated"):
+        judge(p, many)
 
 
 def test_a_slow_worker_is_left_out() -> None:

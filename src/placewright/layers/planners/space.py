@@ -31,6 +31,9 @@ from placewright.planning.contract import Context, Count, Proposal
 MOST_MICRO_BATCHES = 10
 """Numbers of micro-batches that are tried."""
 
+MOST_IN_A_STEP = 1 << 14
+"""The largest of them: every one is simulated."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -99,14 +102,17 @@ def worker_speeds(p: LayerProblem) -> tuple[float, ...]:
 
 
 def micro_batch_counts(p: LayerProblem, most: int = MOST_MICRO_BATCHES) -> list[int]:
-    """Numbers of micro-batches: divisors of the global batch, at most `most` of them."""
+    """Numbers of micro-batches: divisors of the global batch, at most `most` of them.
+
+    None is above `MOST_IN_A_STEP`, unless the problem names it.
+    """
     if p.micro_batches:
         return [p.micro_batches]
     if any(x.strategy is Strategy.DATA for x in p.refusals):  # these layers see the whole batch
         return [1]
-    divisors = divisors_of(p.global_batch)
+    divisors = [m for m in divisors_of(p.global_batch) if m <= MOST_IN_A_STEP]
     if len(divisors) <= most:
-        return list(divisors)
+        return divisors
     at = np.unique(np.linspace(0, len(divisors) - 1, most).round().astype(int))
     return [divisors[i] for i in at]
 
