@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from safetensors.torch import save_file
 from placewright.adapt.snapshot import NOTE, FolderLock, ReplayLog, SnapshotFolder
 from placewright.errors import InputError, RunError
 from placewright.graph.graph import TensorSpec
+from tests.other_user import UID, needs_root
 
 CHANGING = {"w": TensorSpec((3,), "float32", (1,)), "v": TensorSpec((2,), "float32", (1,))}
 
@@ -129,6 +131,22 @@ def test_a_path_that_no_folder_can_have_is_refused(tmp_path: Path) -> None:
             with pytest.raises(InputError, match="no folder can be made") as raised:
                 of_path(path)
             assert str(tmp_path) in raised.value.where
+
+
+@needs_root
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    """He could change what a run goes on from, or choose where it is written."""
+    his, link = tmp_path / "his", tmp_path / "link"
+    his.mkdir()
+    os.chown(his, UID, UID)
+    with pytest.raises(InputError, match="in a folder of another user"):
+        net_in(his)
+    link.symlink_to(tmp_path / "elsewhere")
+    os.lchown(link, UID, UID)
+    tmp_path.chmod(0o1777)
+    with pytest.raises(InputError, match="another user has put a link or a pipe there"):
+        net_in(link)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_another_models_snapshot_is_refused(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from placewright.errors import (
     UnsupportedError,
     WorkerError,
 )
+from placewright.io.scratch import folder_of_process
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import best_single
 from placewright.planning.solving import judged_plan
@@ -386,3 +387,9 @@ def test_sources_are_recognised(tmp_path: Path) -> None:
         capture_tensorflow("g.pb?outputs=a")
     with pytest.raises(InputError, match="--training"):
         capture_tensorflow("g.pb", training=True)
+
+
+def test_what_tensorflow_writes_is_in_a_folder_of_its_own(process: TensorFlowProcess) -> None:
+    """Modules of AutoGraph, which are imported from the temporary folder."""
+    environment = Path(f"/proc/{process._process.pid}/environ").read_bytes().split(b"\0")
+    assert f"TMPDIR={folder_of_process()}".encode() in environment

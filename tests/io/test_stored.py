@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from placewright.errors import InputError
-from placewright.io.output import output_file
+from placewright.io.output import open_to_append, output_file
 from placewright.io.stored import read_data, write_data, write_file
 from tests.other_user import UID, needs_root, run_as_other_user
 from tests.processes import output_of
@@ -173,7 +173,17 @@ def test_files_of_another_user_in_a_shared_folder_get_him_nothing(
     for name in ("link", "pipe"):
         with pytest.raises(InputError, match="another user has put a link or a pipe there"):
             write_file(shared / name, "new")
+        with pytest.raises(OSError, match="another user has put a link or a pipe there"):
+            open_to_append(shared / name)
     assert kept.read_text() == "kept"
     (shared / "own").symlink_to(kept)
     write_file(shared / "own", "new")
     assert kept.read_text() == "new"
+    with open_to_append(shared / "own") as file:  # what is no whole line goes
+        file.write("line\n")
+    assert kept.read_text() == "line\n"
+    os.chown(shared, UID, UID)  # his own folder, whatever its mode
+    for folder_mode in (0o777, 0o755):
+        shared.chmod(folder_mode)
+        with pytest.raises(InputError, match="another user has put a link or a pipe there"):
+            write_file(shared / "link", "new")

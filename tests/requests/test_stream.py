@@ -34,6 +34,8 @@ def test_rates_and_burstiness() -> None:
 
 def test_steps_and_counts() -> None:
     """Rates repeat from the start; counts are met in each step."""
+    with pytest.raises(InputError, match="steps are too short for the duration"):
+        stepped_poisson(np.random.default_rng(0), [100, 10], 1e-300, 40.0)
     times = stepped_poisson(np.random.default_rng(0), [100, 10], 10.0, 40.0)
     held = np.histogram(times, [0, 10, 20, 30, 40])[0]
     assert held == pytest.approx([1000, 100, 1000, 100], rel=0.25)

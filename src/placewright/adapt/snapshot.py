@@ -34,7 +34,7 @@ from placewright.adapt.timeline import Kind, Timeline
 from placewright.errors import InputError, RunError, WorkerError
 from placewright.graph.graph import TensorSpec
 from placewright.io.boundary import open_file, parse_json, read_text
-from placewright.io.stored import to_disk
+from placewright.io.stored import behind_links, to_disk
 from placewright.io.tensor_files import write_tensors
 
 SCHEMA_VERSION = 1
@@ -215,7 +215,9 @@ class SnapshotFolder:
 def _make(folder: Path) -> None:
     """Make a folder unless it is there; `InputError` where its path cannot be one's."""
     try:
+        behind_links(folder)  # none of another user's
         folder.mkdir(parents=True, exist_ok=True)
+        owner = folder.stat().st_uid
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -224,6 +226,13 @@ def _make(folder: Path) -> None:
             where=f"{str(folder)!r:.200}",
             hint="name one where you may write",
         ) from None
+    if owner not in (os.geteuid(), 0):
+        raise InputError(
+            "snapshots are in a folder of another user, who may change what a run goes on from",
+            where=f"{str(folder)!r:.200}",
+            by=f"user {owner}",
+            hint="name a folder of your own",
+        )
 
 
 def check_same_model(

@@ -9,9 +9,10 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from placewright.errors import InputError
+from placewright.io.stored import behind_links
 
 PIECE = 1 << 16
 """Bytes that are read at a time."""
@@ -77,12 +78,31 @@ def lines_since(path: Path, position: int, most_bytes: int) -> tuple[bytes, int]
     return whole, position + len(whole)
 
 
-def cut_torn_line(path: str | Path) -> None:
+def open_to_append(path: Path) -> TextIO:
+    """A file of lines that grows, behind the last whole line of what is there.
+
+    Raises `OSError`: it cannot be written; or another user has put a link or a pipe there, or the
+    pipe has no reader.
+    """
+    file = behind_links(path)
+    flags = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK  # of a pipe: no waiting
+    if path.exists() and not path.is_file():
+        handle = os.open(path, flags | os.O_WRONLY, 0o666)
+    else:  # a link that has been put there meanwhile is not followed
+        handle = os.open(file, flags | os.O_RDWR | os.O_NOFOLLOW, 0o666)
+    os.set_blocking(handle, True)
+    cut_torn_line(handle)
+    return os.fdopen(handle, "a", encoding="utf-8", buffering=1 << 16)
+
+
+def cut_torn_line(path: str | Path | int) -> None:
     """Cut off what follows the last line that was written to its end.
 
-    Nothing happens to what is no file. It takes no space on the disk.
+    Nothing happens to what is no file. It takes no space on the disk. A number is an open file.
     """
-    with open(path, "rb") as file:
+    if isinstance(path, int) and not stat.S_ISREG(os.fstat(path).st_mode):
+        return
+    with open(path, "rb", closefd=not isinstance(path, int)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return
         end = whole = file.seek(0, os.SEEK_END)

@@ -132,7 +132,7 @@ def _replace(target: Path, data: bytes) -> None:
     """Write a temporary file and rename it; devices and pipes are written in place."""
     # A rename would put a file in the place of /dev/stdout.
     special = target.exists() and not target.is_file()
-    file = _behind_links(target)
+    file = behind_links(target)
     if special or not os.access(file.parent, os.W_OK):
         target.write_bytes(data)
         return
@@ -149,15 +149,16 @@ def _replace(target: Path, data: bytes) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _behind_links(path: Path) -> Path:
-    """The file that links lead to: it is replaced, and they stay.
+def behind_links(path: Path) -> Path:
+    """The file that links lead to: it is replaced or added to, and they stay.
 
     The kernel's own protection (``fs.protected_symlinks``) is about files that are opened, and what
     is opened here is a draft: a link in a folder that others may write to could lead to any file of
-    this user.
+    this user. So could one in another user's folder.
 
     Raises `OSError`: such a link, or a pipe, was put into such a folder by another user.
     """
+    own = os.geteuid(), 0
     for _ in range(_MOST_LINKS):
         try:
             found = path.lstat()
@@ -165,8 +166,8 @@ def _behind_links(path: Path) -> Path:
             return path
         if stat.S_ISREG(found.st_mode):
             return path
-        trusted = os.geteuid(), path.parent.stat().st_uid
-        if found.st_uid not in trusted and other_writers(path.parent):
+        owner = path.parent.stat().st_uid
+        if found.st_uid not in own and (owner not in own or other_writers(path.parent)):
             by = "another user has put a link or a pipe there"
             raise PermissionError(errno.EACCES, by, str(path))
         if not stat.S_ISLNK(found.st_mode):

@@ -120,6 +120,10 @@ IN_BURSTS, BURST_S = 0.2, 2.0
 """Of Markov-modulated arrivals: share of the time that is in bursts, mean seconds of one."""
 
 
+MOST_STEPS = 1e15
+"""Of rates that change: more are not counted exactly."""
+
+
 def stepped_poisson(
     rng: np.random.Generator, rates_per_s: Sequence[float], step_s: float, duration_s: float
 ) -> FloatArray:
@@ -128,6 +132,13 @@ def stepped_poisson(
     Each gap is drawn with the rate at the previous arrival: t += exponential(1) / rate(t).
     """
     rates = _checked(rates_per_s, step_s, duration_s)
+    if duration_s / step_s > MOST_STEPS:
+        raise InputError(
+            "steps are too short for the duration",
+            where="step_s",
+            by=f"{step_s:g} s in {duration_s:g} s",
+            hint=f"at most {MOST_STEPS:.0e} steps",
+        )
     if rates.min() <= 0:
         raise InputError("a rate must be above 0", where="rates", by=f"got {rates.min():g}")
     times: list[float] = []

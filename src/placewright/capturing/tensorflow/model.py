@@ -45,6 +45,7 @@ from placewright.errors import (
 from placewright.graph.graph import DTYPES, ORDER_ONLY, Graph, Operator, Tensor, TensorSpec
 from placewright.interpreter import python_command, python_environment
 from placewright.io.boundary import check_regular, unreadable
+from placewright.io.scratch import private_temporary_files
 from placewright.io.stored import check_unpacked
 from placewright.numerics.arrays import BoolArray
 
@@ -281,16 +282,19 @@ class TensorFlowProcess:
         self._log = tempfile.TemporaryFile(  # noqa: SIM115  # open as long as the process is
             mode="w+", encoding="utf-8", errors="replace"
         )
-        self._process = subprocess.Popen(
-            python_command(*arguments),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            encoding="utf-8",
-            env=python_environment(),
-            start_new_session=True,  # Ctrl-C is for the process that gives orders
-        )
+        # AutoGraph writes modules into the temporary folder and imports them: what another user
+        # has put into a `__pycache__` there would be executed.
+        with private_temporary_files():
+            self._process = subprocess.Popen(
+                python_command(*arguments),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                text=True,
+                encoding="utf-8",
+                env=python_environment(),
+                start_new_session=True,  # Ctrl-C is for the process that gives orders
+            )
         self._end = weakref.finalize(self, _end, self._process, self._log)
 
     @property

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 from placewright.errors import InputError, MissingDependencyError
-from placewright.io.output import cut_torn_line
+from placewright.io.output import cut_torn_line, open_to_append
 from placewright.requests.serving.models import SERVE
 from placewright.requests.serving.protocol import Needs
 from placewright.requests.serving.rows import Row
@@ -277,9 +277,7 @@ class Observer:
 def _opened(path: Path) -> TextIO:
     """The log, behind the last whole line that an earlier server has written."""
     try:
-        if path.is_file():
-            cut_torn_line(path)
-        return path.open("a", encoding="utf-8", buffering=1 << 16)
+        return open_to_append(path)
     except OSError as error:
         raise InputError("cannot write the log", where=str(path), by=f"{error.strerror}") from None
 
