@@ -15,7 +15,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -371,8 +371,9 @@ class _Comparison:
     ) -> str:
         """Why a way to split fits the example by chance; empty where it fits other values, too.
 
-        A mask of zeros hides a sum, equal lengths a division by the longest, and a batch without
-        ignored labels or padding a division by how many are left.
+        A mask of zeros hides a sum, equal lengths a division by the longest, a batch without
+        ignored labels or padding a division by how many are left, and a limit that no loss of the
+        example reaches what is done behind it.
         """
         source, first = self.source, parts[0].tolist()
         known = [(taken, self.whole), *zip(parts, made, strict=True)]
@@ -388,6 +389,18 @@ class _Comparison:
             targets = _filled(source.targets, self.rows, first, label)
             if targets is not source.targets and not self.whole.inside:
                 tried.append((f"labels of {label}", partial(self._of_labels, known, targets)))
+        absent = _with_nan(source.targets, self.rows, first)
+        if absent is not source.targets and not self.whole.inside:
+            tried.append(("targets that are nan", partial(self._of_labels, known, absent)))
+        for factor in FACTORS:
+            inputs = _scaled(source.inputs, self.rows, first, factor)
+            if inputs is not source.inputs:
+                other = _Comparison(replace(source, inputs=inputs))
+                evaluate = partial(other._evaluated, differentiated=False)
+                tried.append((f"inputs {factor:g} times as large", evaluate))
+        for outputs in self._other_outputs(taken, parts):
+            evaluate = partial(self._of_outputs, known, outputs)
+            tried.append(("outputs of other sizes", evaluate))
         for what, evaluated in tried:
             if reason := self._otherwise(evaluated, taken, parts, shares, counted):
                 return f"with {what} in the batch, {reason}"
@@ -431,6 +444,67 @@ class _Comparison:
         with recipe.casting(), CountedMeans(divisors) as means:
             loss = loss_fn(before.returned, self._rows(targets, taken))
         return replace(before, loss=loss.detach(), gradients=[], means=means)
+
+    def _of_outputs(
+        self,
+        known: Sequence[tuple[Tensor, _Evaluated]],
+        outputs: Sequence[Tensor],
+        taken: Tensor,
+        divisors: Sequence[Tensor | None] = (),
+    ) -> _Evaluated:
+        """The loss of other outputs, those of the rows `taken`; others stay as they are known."""
+        recipe, loss_fn = self.source.recipe or TrainingRecipe(), self.source.loss_fn or mean_square
+        before = next(own for rows, own in known if rows is taken)
+        whole = known[0][0]
+        at = [whole.tolist().index(row) for row in taken.tolist()]
+        given = (
+            new[at] if _of_rows(old, len(taken)) else old
+            for old, new in zip(before.outputs, outputs, strict=True)
+        )
+        torch.manual_seed(0)
+        with torch.no_grad(), recipe.casting(), CountedMeans(divisors) as means:
+            targets = self._rows(self.source.targets, taken)
+            loss = loss_fn(refilled(before.returned, given), targets)
+        return replace(before, loss=loss.detach(), gradients=[], means=means)
+
+    def _other_outputs(self, taken: Tensor, parts: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+        """Outputs whose loss is large in the first part and small in the other, of many sizes."""
+        own, targets = self.whole.outputs, self._rows(self.source.targets, taken)
+        if self.whole.inside or not any(_of_rows(x, len(taken)) for x in own):
+            return
+        signs = torch.where(torch.arange(len(taken)) < len(parts[0]), 1.0, -1.0)
+        large = sum(x.numel() for x in own) > MOST_NUMBERS
+        uphill = self._uphill(targets)
+        drawn = torch.Generator().manual_seed(0)
+        for size in SIZES[::2] if large else SIZES:
+            yield [
+                _within(x, x + size * _by_row(signs, x) * g) if g is not None else x
+                for x, g in zip(own, uphill, strict=True)
+            ]
+            if large:
+                continue
+            like = [y for y in tensors_of(targets) if y.is_floating_point()]
+            scale = torch.where(signs > 0, size, size / 30)
+            yield [
+                _within(x, _base(x, like) + _by_row(scale, x) * _normal(x, drawn))
+                if _of_rows(x, len(taken))
+                else x
+                for x in own
+            ]
+
+    def _uphill(self, targets: Any) -> list[Tensor | None]:
+        """Directions in which the loss of each row grows; ``None`` for what is not of rows."""
+        recipe, loss_fn = self.source.recipe or TrainingRecipe(), self.source.loss_fn or mean_square
+        rows = len(next(x for x in self.whole.outputs if x.dim()))
+        given = [x.clone().requires_grad_() if _of_rows(x, rows) else x for x in self.whole.outputs]
+        leaves = [x for x in given if x.requires_grad]
+        made: Sequence[Tensor | None] = [None] * len(leaves)
+        # Where the loss changes outputs in place, say.
+        with suppress(Exception), torch.enable_grad(), recipe.casting():
+            loss = loss_fn(refilled(self.whole.returned, iter(given)), targets)
+            made = torch.autograd.grad(loss, leaves, allow_unused=True)
+        found = iter(made)
+        return [_unit(next(found)) if x.requires_grad else None for x in given]
 
     def _is_predicted(self, taken: Tensor, split: LossSplit) -> bool:
         """Whether other outputs of the model, as the zeros of `whole_counts`, count otherwise."""
@@ -638,6 +712,82 @@ def _filled(tree: Any, rows: int, first: Sequence[int], label: int | None) -> An
         kept[...] = False
         filling = 0 if mask or label is None else label
         return value.masked_fill(changed.to(value.device), filling)
+
+    made = [other(leaf) for leaf in leaves]
+    if all(a is b for a, b in zip(made, leaves, strict=True)):
+        return tree
+    return refilled(tree, iter(made))
+
+
+SIZES = (0.1, 1.0, 10.0, 100.0, 1000.0)
+"""By which outputs are moved, for what a loss does beyond a limit that the example keeps to."""
+
+FACTORS = (0.01, 100.0)
+"""By which inputs of a part are multiplied, for limits inside the model."""
+
+MOST_NUMBERS = 1 << 23
+"""Of outputs for which every size is tried."""
+
+
+def _of_rows(value: Tensor, rows: int) -> bool:
+    return value.is_floating_point() and value.dim() > 0 and len(value) == rows
+
+
+def _by_row(values: Tensor, like: Tensor) -> Tensor:
+    return values.reshape(-1, *[1] * (like.dim() - 1)).to(like)
+
+
+def _unit(gradient: Tensor | None) -> Tensor | None:
+    """Each row divided by its largest number."""
+    if gradient is None:
+        return None
+    largest = gradient.abs().flatten(1).amax(1) if gradient.dim() > 1 else gradient.abs()
+    return torch.nan_to_num(gradient / _by_row(largest.clamp(min=1e-30), gradient))
+
+
+def _within(before: Tensor, value: Tensor) -> Tensor:
+    """Probabilities remain some."""
+    if bool(((before >= 0) & (before <= 1)).all()):
+        return value.clamp(1e-6, 1 - 1e-6)
+    return value
+
+
+def _base(output: Tensor, targets: Sequence[Tensor]) -> Tensor:
+    """Targets of the same shape, where the loss is small, or zeros."""
+    same = (y.to(output) for y in targets if y.shape == output.shape)
+    return next(same, torch.zeros_like(output))
+
+
+def _normal(like: Tensor, drawn: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, generator=drawn).to(like)
+
+
+def _scaled(tree: Any, rows: int, first: Sequence[int], factor: float) -> Any:
+    """The same with real numbers of the rows `first` multiplied; itself if it has none."""
+    leaves = tensors_of(tree)
+    scale = torch.ones(rows)
+    scale[list(first)] = factor
+    made = [
+        x.detach() * _by_row(scale, x) if _of_rows(x, rows) and not _is_mask(x) else x
+        for x in leaves
+    ]
+    if all(a is b for a, b in zip(made, leaves, strict=True)):
+        return tree
+    return refilled(tree, iter(made))
+
+
+def _with_nan(tree: Any, rows: int, first: Sequence[int]) -> Any:
+    """The same with missing numbers, more of them in the rows `first`; itself without real ones."""
+    leaves = tensors_of(tree)
+    drawn = torch.Generator().manual_seed(0)
+    share = torch.full((rows,), 0.25)
+    share[list(first)] = 0.75
+
+    def other(value: Tensor) -> Tensor:
+        if not _of_rows(value, rows):
+            return value
+        lost = torch.rand(value.shape, generator=drawn) < _by_row(share, value).cpu()
+        return value.detach().masked_fill(lost.to(value.device), math.nan)
 
     made = [other(leaf) for leaf in leaves]
     if all(a is b for a, b in zip(made, leaves, strict=True)):
