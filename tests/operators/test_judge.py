@@ -233,7 +233,7 @@ def test_impossible_plans_are_errors() -> None:
         judge(unlinked, OperatorPlan([0, 1, 0]))
     chain = named_instances()["chain"]
     for overlap in Overlap:
-        with pytest.raises(InputError, match="order contradicts the graph: 'op1' waits"):
+        with pytest.raises(InfeasibleError, match="order contradicts the graph: 'op1' waits"):
             judge(
                 chain.replace(overlap=overlap),
                 OperatorPlan([0] * 5, [1, 0, 2, 3, 4], Dispatch.IN_ORDER),

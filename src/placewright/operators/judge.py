@@ -51,9 +51,10 @@ def judge(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
     Raises
     ------
     InputError
-        The plan does not match the problem, or its order contradicts the graph.
+        The plan does not match the problem.
     InfeasibleError
-        An operator on a device that cannot run it, a tensor between devices without a link.
+        An operator on a device that cannot run it, a tensor between devices without a link, or an
+        order that contradicts the graph.
     """
     check_plan(problem, plan)
     star = problem.communication is Communication.STAR
@@ -339,9 +340,7 @@ def _can_be_short(problem: OperatorProblem) -> bool:
     return bool((room_bytes(problem) < everything).any())
 
 
-def _refusal(
-    p: OperatorProblem, state: FastState, plan: OperatorPlan
-) -> InputError | InfeasibleError:
+def _refusal(p: OperatorProblem, state: FastState, plan: OperatorPlan) -> InfeasibleError:
     """Which of the rules P1 to P3 a plan breaks; `state`: as its simulation has left it."""
     where, place = f"plan for {p.name}", plan.placement
     unable = np.flatnonzero(~np.isfinite(p.compute_s[np.arange(p.n), place]))
@@ -359,7 +358,7 @@ def _refusal(
             hint="add a link to the cluster or keep both operators on one device",
         )
     waiting = int(np.flatnonzero(state.ops["waiting"][: p.n])[0])
-    return InputError(
+    return InfeasibleError(
         f"the order contradicts the graph: {p.operator_names[waiting]!r} waits forever",
         where=where,
         hint="list producers before their consumers",

@@ -84,10 +84,10 @@ class ExactLinks:
         try:
             at_hand = [] if context.incumbent is None else [context.incumbent.placement]
             tried.start(_share_of(context.deadline_s, STARTS), context.seed, self.moves, at_hand)
-            if not problem.contiguous:
+            if not problem.contiguous and context.remaining_s() > 0:
                 _contiguous_first(tried, context)
-            c = contract_pairs(problem, contiguous=problem.contiguous)
-            if not tried.interrupted:
+            if not tried.interrupted and context.remaining_s() > 0:
+                c = contract_pairs(problem, contiguous=problem.contiguous)
                 bound = _solve(c, tried, context)
         except KeyboardInterrupt:
             if tried.best is None:
@@ -124,8 +124,11 @@ class _Tried:
         p = self.problem
         c = contract_pairs(p, contiguous=p.contiguous)
         singles = [np.full(p.n, d) for d in np.flatnonzero(p.allowed().all(axis=0))]
-        places = [*at_hand, *singles, *lines_of_stand_ins(p, _share_of(deadline_s, 0.5))]
+        lines = lines_of_stand_ins(p, _share_of(deadline_s, 0.5))
+        places = [*at_hand, *singles, *lines]
         for left, place in zip(range(len(places), 0, -1), places, strict=True):
+            if self.best is not None and time.perf_counter() > deadline_s:
+                break
             judgement = self.offer(place)
             node = c.of_nodes(place)
             if judgement is not None and c.fits(node) and np.array_equal(c.placement(node), place):
@@ -167,6 +170,8 @@ def lines_of_stand_ins(problem: OperatorProblem, deadline_s: float) -> list[IntA
 
     Each where there is one in time.
     """
+    if time.perf_counter() > deadline_s:
+        return []
     priced, places = star_stand_in(problem).replace(pipeline=PLAIN), list[IntArray]()
     bare = priced.replace(host_seconds_per_byte=np.zeros(problem.m))
     for stand_in, share in ((priced, 0.5), (bare, 1.0)):
@@ -311,7 +316,7 @@ def anneal(
 
     A walk that would not end before the deadline leaves moves out, so that it still cools.
     """
-    if c.devices < 2 or c.value_s(device) <= 0.0:
+    if c.devices < 2 or time.perf_counter() > deadline_s or c.value_s(device) <= 0.0:
         return device
     instance, begun_s = instance_of(c), time.perf_counter()
     walk, step = _begin(instance, device.astype(np.int64), seed), 0
