@@ -66,6 +66,14 @@ REFUSED: dict[str, tuple[Change, str]] = {
         lambda m, o: setattr(m[3].bias, "grad", torch.ones(3)),
         r"parameter '3\.bias': a gradient has been computed between steps",
     ),
+    "another parameter": (
+        lambda m, o: setattr(m[0], "weight", nn.Parameter(m[0].weight.detach() * 1)),
+        r"'0\.weight' is another parameter",
+    ),
+    "assigned parameters": (
+        lambda m, o: m.load_state_dict(m.state_dict(), assign=True),
+        "is another parameter",
+    ),
     "another optimizer's parameters": (
         lambda m, o: o.param_groups[0]["params"].pop(),
         "other parameters",
@@ -133,6 +141,7 @@ def test_gradients_that_are_added_up_outlive_other_weights() -> None:
         ) as placed,
         placed.trainer(adapt=False) as trainer,
     ):
+        former = type(model[1])
         for step in range(6):
             if step == 3:
                 halve(model, mine)
@@ -141,6 +150,10 @@ def test_gradients_that_are_added_up_outlive_other_weights() -> None:
                 with pytest.raises(InputError, match="added up"):
                     trainer.step(X, Y)
                 model[0].requires_grad_(True)
+                model[1].__class__ = nn.Sigmoid
+                with pytest.raises(InputError, match=r"the class of a module.*added up"):
+                    trainer.step(X, Y)
+                model[1].__class__ = former
             trainer.step(X, Y)
     for step in range(6):
         if step == 3:

@@ -112,6 +112,10 @@ CHANGES: dict[str, tuple[Callable[[_Reading], Any], str]] = {
     "a plain tensor's data": (lambda m: m.table.data.mul_(2), "a tensor of shape (4,)"),
     "an array": (lambda m: m.rows.fill(2), "the array the model.rows"),
     "a hook": (lambda m: m.layer.register_forward_hook(print), "_forward_hooks"),
+    "a class": (
+        lambda m: setattr(m.drop, "__class__", nn.AlphaDropout),
+        "the class of a module, Dropout",
+    ),
     "a module": (lambda m: setattr(m, "layer", nn.Linear(4, 4)), "the model._modules.layer"),
     "a frozen layer": (lambda m: m.layer.requires_grad_(False), "requires_grad of 'layer.weight'"),
     "a weight": (_in_place, "the values of 'layer.weight'"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -139,6 +141,22 @@ def test_what_every_call_leaves_in_python_is_warned_of(training: bool) -> None:
     said = str(warned[0].message)
     assert all(text in said for text in ("the model.kept", "the model.flag", "features", "seen"))
     assert (model.flag, model.kept, seen) == (False, [], {})
+
+
+@pytest.mark.parametrize("kept", [np.zeros(2), bytearray(2), array("i", [0, 0])])
+def test_an_array_that_every_call_changes_is_warned_of(kept: Any) -> None:
+    """Of NumPy and of Python; it holds what it held."""
+
+    def counted(m: Any, x: Tensor) -> Tensor:
+        m.kept[1] += 1
+        return m.layer(x)  # type: ignore[no-any-return]
+
+    model = Stateful(counted)
+    model.kept = kept
+    source = ModelSource(model, (torch.randn(4, 3),))
+    with pytest.warns(SideEffectWarning, match=r"the model\.kept"):
+        capture_call(source, real=called(source, training=False))
+    assert list(kept) == [0, 0]
 
 
 def test_a_parameter_that_the_first_call_makes_is_refused() -> None:

@@ -53,6 +53,33 @@ def test_an_input_that_the_model_changes_stays_changed() -> None:
     assert torch.equal(source.inputs, before)
 
 
+class AsksForItsWeights(nn.Module):
+    """Computes by what its parameters and buffers are, and by what may be set on one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(4, 4), nn.Parameter(torch.tensor(2.0))
+        self.shift, self.list = nn.Buffer(torch.tensor(3.0)), nn.ParameterList([torch.ones(4)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Larger by what is a parameter or a buffer."""
+        x = self.layer(x) * getattr(self.layer.weight, "scale", 1.0)
+        x = x * (self.scale.exp() if isinstance(self.scale, nn.Parameter) else self.scale)
+        x = x + (self.shift if isinstance(self.shift, nn.Buffer) else -self.shift)
+        return x + sum(value for value in self.list if isinstance(value, nn.Parameter))
+
+
+def test_code_may_ask_what_its_weights_are() -> None:
+    """Whether they are parameters or buffers, and for their attributes."""
+    source = ModelSource(AsksForItsWeights(), torch.randn(3, 4))
+    assert inference_differences(source) == {}
+    source.model.layer.weight.scale = 4.0  # type: ignore[union-attr, assignment]
+    capture_source(source)  # a trace without it would not compute what calls do
+    guards = Guards(source.model, training=False)
+    source.model.layer.weight.scale = 5.0  # type: ignore[union-attr, assignment]
+    assert any("scale" in name for name in guards.changes().attributes)
+
+
 class Rotated(nn.Module):
     """Multiplies a spectrum by a complex number."""
 

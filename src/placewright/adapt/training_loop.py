@@ -549,8 +549,8 @@ class ModelChanges:
         self._fresh_at = 0  # of a continued run the model has the start
         self._inside, self._alone, self._closed = False, RLock(), False
         self._groups = [] if optimizer is None else _members(optimizer)
-        named = guards.model.named_parameters()
-        self._placed = {name for name, parameter in named if parameter.requires_grad}
+        named = dict(guards.model.named_parameters())
+        self._placed = {name: value for name, value in named.items() if value.requires_grad}
         self._known, self._trained = set(_names(guards.model)), guards.model.training
         self._leaves = [value for value in guards.members() if value.is_leaf]
         self._gradients = _gradients(self._leaves)
@@ -657,6 +657,21 @@ class ModelChanges:
             by = f"{min(new)!r} is new"
             raise changed_model(by, "Trainer.step", _AGAIN)
         trained = dict(self.guards.model.named_parameters())
+        for name in changes.weights if self.optimizer is not None else ():
+            if trained.get(name) is not (begun := self._placed.get(name)) and begun is not None:
+                raise changed_model(
+                    f"{name!r} is another parameter, which the optimizer does not have",
+                    "Trainer.step",
+                    f"copy the values into the one that it has: parameter.data.copy_(values), or "
+                    f"load_state_dict without assign=True; else {_AGAIN}",
+                )
+        if (changes.attributes or changes.modes) and self._done() % self._accumulate:
+            raise changed_model(
+                f"{Changes(modes=changes.modes, attributes=changes.attributes)} changed, and "
+                "gradients are being added up",
+                "Trainer.step",
+                f"change it after a step that updates, every {self._accumulate} steps",
+            )
         for name in changes.gradients:
             if name in trained and trained[name].requires_grad and name not in self._placed:
                 raise changed_model(

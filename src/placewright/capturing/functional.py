@@ -595,6 +595,7 @@ class StepInputs:
         source, remaining = self.source, iter(values)
         held = {entry.path: next(remaining) for entry in self.tensors if entry.path}
         whole, state = ModelAndLoss(source.model, source.loss_fn, then), dict(held)
+        whole.stand_in(held)
         arguments = (refilled(source.arguments, remaining), refilled(source.targets, remaining))
         given = tree_leaves(arguments[0])
         with _autocast_cache():

@@ -134,6 +134,8 @@ class Guards:
         self._containers = self._reached()
         self._modes = effective_modes(self.model, training=self.training)
         self._settings = tracing_settings()
+        self._modules = list(self.model.modules())
+        self._classes = list(map(type, self._modules))
         self._members = {**_named(self.model), **_named_of_loss(self.loss_fn)}
         self._flat = _Flat.of(self._containers, self._members.values(), trains=self.training)
         self._sums: list[int] = []
@@ -202,7 +204,8 @@ class Guards:
         """Whether all is as it was."""
         read_newest(self._members.values())
         try:
-            return self._flat.same() and tracing_settings() == self._settings
+            same = self._flat.same() and list(map(type, self._modules)) == self._classes
+            return same and tracing_settings() == self._settings
         except KeyError:  # an attribute has been deleted
             return False
 
@@ -234,6 +237,9 @@ class Guards:
         for name, value in self._flat.variables.items():
             if os.environ.get(name) != value:
                 yield f"the environment variable {name}"
+        for module, before in zip(self._modules, self._classes, strict=True):
+            if type(module) is not before:
+                yield f"the class of a module, {before.__name__}"
         weights = {id(tensor) for tensor in self._members.values()}
         own = {id(vars(module)) for module in self.model.modules()}  # whose modes are `_modes`
         for container in self._containers.containers:

@@ -219,9 +219,14 @@ class PythonState:
             if tensor._version != version and content is not None:
                 with torch.no_grad():
                     tensor.copy_(content)
-        for held, _, content in self.arrays:
-            if content is not None and held.tobytes() != content.tobytes():
-                held[...] = content
+        for held, _, content in self.changed_arrays():
+            held[... if isinstance(held, np.ndarray) else slice(None)] = content
+
+    def changed_arrays(self) -> Iterator[tuple[Any, str, Any]]:
+        """Those of `arrays` that hold other numbers now."""
+        for held, path, content in self.arrays:
+            if content is not None and _bytes(held) != _bytes(content):
+                yield held, path, content
 
     def changed_numbers(self) -> list[tuple[Container, Any, Number, Number]]:
         """Numbers that are others now: container, key, then, now."""
@@ -272,7 +277,7 @@ class _Walk:
         elif isinstance(value, nn.Module):
             self._module(value, path)
         elif isinstance(value, Tensor):
-            self._tensor(value)
+            self._tensor(value, path)
         else:
             self._object(value, path)
 
@@ -372,11 +377,16 @@ class _Walk:
                 self.add(part, f"{path}.{key}" if isinstance(key, str) else f"{path}[{key!r}]")
 
     def _array(self, value: Any, path: str) -> None:
-        plain = isinstance(value, np.ndarray) and value.flags.writeable
-        copy = value.copy() if plain and value.nbytes <= LARGE_BYTES else None
+        if isinstance(value, np.ndarray):
+            known = value.flags.writeable and value.nbytes <= LARGE_BYTES
+            copy = value.copy() if known else None
+        else:
+            copy = value[:] if len(_bytes(value)) <= LARGE_BYTES else None
         self.state.arrays.append((value, path, copy))
 
-    def _tensor(self, tensor: Tensor) -> None:
+    def _tensor(self, tensor: Tensor, path: str) -> None:
+        if vars(tensor):  # set on it, as libraries do with scales
+            self._hold(path, vars(tensor))
         if tensor.is_inference() or tensor.is_meta:
             return
         if isinstance(tensor, nn.Parameter):
@@ -385,6 +395,11 @@ class _Walk:
         small = tensor.layout is torch.strided and tensor.nbytes <= LARGE_BYTES
         copy = tensor.detach().clone() if small else None
         self.state.tensors.append((tensor, tensor._version, copy))
+
+
+def _bytes(array: Any) -> bytes:
+    """All that an array holds."""
+    return array.tobytes() if isinstance(array, np.ndarray) else bytes(array)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -187,7 +187,7 @@ def _effects(between: PythonState, lent: _Lent) -> list[str]:
         keys = [key for key in box.changed_keys() if key not in computed | _OF_RECURRENT]
         keys = [key for key in keys if key is None or not _is_lent(box.value_of(key), lent)]
         found += [box.path if key is None else f"{box.path}.{key}".strip(".") for key in keys]
-    return found
+    return [*found, *(path for _, path, _ in between.changed_arrays())]
 
 
 class _Lent:
@@ -261,6 +261,7 @@ def _call(
 
     then = differentiated if training else _outputs
     whole = ModelAndLoss(source.model, source.loss_fn if training else None, then)
+    whole.stand_in(state)
     lent.add(state.values())
     given = (source.arguments, source.targets)
     own = list(map(_once(_like), tensors_of(given)))

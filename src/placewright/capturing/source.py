@@ -70,6 +70,20 @@ class ModelAndLoss(nn.Module):
             return self.then(self.model(**inputs), targets)
         return self.then(self.model(*inputs), targets)
 
+    def stand_in(self, values: Mapping[str, Tensor]) -> None:
+        """Let code take `values`, by path, for the parameters and buffers that they replace.
+
+        It may ask whether one is a parameter, and for what libraries have set on it.
+        """
+        for members in (self.named_parameters, self.named_buffers):
+            for path, own in members(remove_duplicate=False):
+                if path in values:
+                    vars(values[path]).update(vars(own))
+                    if isinstance(own, nn.Parameter):
+                        values[path]._is_param = True
+                    elif isinstance(own, nn.Buffer):
+                        values[path]._is_buffer = True  # type: ignore[attr-defined]
+
 
 def modules_in(loss_fn: Loss | None) -> list[nn.Module]:
     """The modules that a loss is, is a method of, is made from or closes over."""
