@@ -84,6 +84,7 @@ class _Scaled(nn.Module):
         super().__init__()
         self.layer, self.scale = nn.Linear(3, 3), scale
         self.calls, self.stats = 0, {"calls": 0}
+        self.left, self.rate, self.seen = 50, 1.0, [0]
         self.counter = itertools.count()
         self.draws, self.python = np.random.default_rng(0), random.Random(0)
 
@@ -105,6 +106,26 @@ def _made_count(model: Any) -> float:
     return float(model.made)
 
 
+def _decayed(model: Any) -> float:
+    model.rate *= 0.5
+    return 1.0 if model.rate > 1e-3 else 2.0
+
+
+def _count_down(model: Any) -> float:
+    model.left -= 1
+    return 2.0 if model.left <= 0 else 1.0
+
+
+def _round(model: Any) -> float:
+    model.left = (model.left + 1) % 100
+    return 2.0 if model.left == 57 else 1.0
+
+
+def _history(model: Any) -> float:
+    model.seen.append(1)
+    return 1.0 + len(model.seen) // 300
+
+
 REFUSED: dict[str, tuple[Callable[[Any], float], str]] = {
     "random": (lambda _: random.random(), "draws from random"),
     "numpy.random": (lambda _: float(np.random.rand()), "draws from numpy.random"),
@@ -116,6 +137,11 @@ REFUSED: dict[str, tuple[Callable[[Any], float], str]] = {
     "an attribute that it makes": (_made_count, "the model.made"),
     "a warm-up": (lambda m: 0.1 if m.calls < 100 else 1.0, "the model.calls"),
     "an entry of a dict": (lambda m: float(m.stats["calls"]), "the model.stats.calls"),
+    "a rate that decays": (_decayed, "the model.rate"),
+    "a count down": (_count_down, "the model.left"),
+    "a number that comes round": (_round, "the model.left"),
+    "one call of several": (lambda m: 2.0 if 4 <= m.calls <= 5 else 1.0, "the model.calls"),
+    "the length of a list": (_history, "the model.seen"),
     "an iterator": (lambda m: float(next(m.counter)), "not a function of its inputs"),
     "a global variable": (_global_count, "_CALLS"),
 }
@@ -140,9 +166,9 @@ def test_what_changes_from_call_to_call_is_refused(name: str, training: bool) ->
 @pytest.mark.parametrize("training", [False, True])
 def test_counters_that_nothing_is_computed_with_are_no_matter(training: bool) -> None:
     """They are as before behind the trace."""
-    model = _Scaled(lambda _: 2.0)
+    model = _Scaled(lambda m: 2.0 + 0 * m.seen[min(1, m.seen.append(0) or 0)])
     capture(model, torch.ones(2, 3), training=training)
-    assert (model.calls, model.stats) == (0, {"calls": 0})
+    assert (model.calls, model.stats, model.seen) == (0, {"calls": 0}, [0])
 
 
 def test_layers_that_were_all_dropped_are_refused_as_drawn() -> None:

@@ -136,6 +136,14 @@ class Container:
         """Keys and values; none for containers without keys."""
         yield from self.content.items() if isinstance(self.content, dict) else ()
 
+    def is_grown(self) -> bool:
+        """Whether it is a list or a deque with more entries."""
+        return isinstance(self.holder, list | deque) and len(self.now()) > len(self.content)
+
+    def lengthen(self, now: list[Any], length: int) -> None:
+        """Fill a list up with its last entry; what has most entries keeps so many."""
+        _fill(self.holder, [*now, *[now[-1]] * (length - len(now))])
+
     def changed_numbers(self) -> Iterator[tuple[Any, Number, Number]]:
         """Key, number then and number now of every number that has changed."""
         if not isinstance(self.content, dict) or not self.is_changed():
