@@ -134,12 +134,14 @@ def test_a_path_that_no_folder_can_have_is_refused(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
-    """He could change what a run goes on from, or choose where it is written."""
+def test_a_folder_of_another_user_that_all_may_write_to_is_refused(tmp_path: Path) -> None:
+    """Anybody could change what a run goes on from, or choose where it is written."""
     his, link = tmp_path / "his", tmp_path / "link"
     his.mkdir()
     os.chown(his, UID, UID)
-    with pytest.raises(InputError, match="in a folder of another user"):
+    net_in(his)  # who names it trusts him
+    his.chmod(0o777)
+    with pytest.raises(InputError, match="all users may write to it"):
         net_in(his)
     link.symlink_to(tmp_path / "elsewhere")
     os.lchown(link, UID, UID)

@@ -36,6 +36,7 @@ from placewright.graph.graph import TensorSpec
 from placewright.io.boundary import open_file, parse_json, read_text
 from placewright.io.stored import behind_links, to_disk
 from placewright.io.tensor_files import write_tensors
+from placewright.ownership import other_writers
 
 SCHEMA_VERSION = 1
 _DAMAGED = (
@@ -226,11 +227,11 @@ def _make(folder: Path) -> None:
             where=f"{str(folder)!r:.200}",
             hint="name one where you may write",
         ) from None
-    if owner not in (os.geteuid(), 0):
+    if owner not in (os.geteuid(), 0) and (writers := other_writers(folder)):
         raise InputError(
-            "snapshots are in a folder of another user, who may change what a run goes on from",
+            "a folder of snapshots is another user's, and what a run goes on from is not his alone",
             where=f"{str(folder)!r:.200}",
-            by=f"user {owner}",
+            by=f"it belongs to user {owner}, and {writers} may write to it",
             hint="name a folder of your own",
         )
 

@@ -154,7 +154,7 @@ def behind_links(path: Path) -> Path:
 
     The kernel's own protection (``fs.protected_symlinks``) is about files that are opened, and what
     is opened here is a draft: a link in a folder that others may write to could lead to any file of
-    this user. So could one in another user's folder.
+    this user, whoever owns the folder.
 
     Raises `OSError`: such a link, or a pipe, was put into such a folder by another user.
     """
@@ -166,8 +166,7 @@ def behind_links(path: Path) -> Path:
             return path
         if stat.S_ISREG(found.st_mode):
             return path
-        owner = path.parent.stat().st_uid
-        if found.st_uid not in own and (owner not in own or other_writers(path.parent)):
+        if found.st_uid not in own and other_writers(path.parent):
             by = "another user has put a link or a pipe there"
             raise PermissionError(errno.EACCES, by, str(path))
         if not stat.S_ISLNK(found.st_mode):
