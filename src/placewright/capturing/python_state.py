@@ -393,7 +393,8 @@ class _Walk:
         self.state.arrays.append((value, path, copy))
 
     def _tensor(self, tensor: Tensor, path: str) -> None:
-        if vars(tensor):  # set on it, as libraries do with scales
+        # Set on it, as libraries do with scales; private ones are notes to themselves.
+        if not all(name.startswith("_") for name in vars(tensor)):
             self._hold(path, vars(tensor))
         if tensor.is_inference() or tensor.is_meta:
             return

@@ -474,7 +474,7 @@ class _Comparison:
             return
         signs = torch.where(torch.arange(len(taken)) < len(parts[0]), 1.0, -1.0)
         large = sum(x.numel() for x in own) > MOST_NUMBERS
-        uphill = self._uphill(targets)
+        uphill = self._uphill(targets, len(taken))
         drawn = torch.Generator().manual_seed(0)
         for size in SIZES[::2] if large else SIZES:
             yield [
@@ -492,10 +492,9 @@ class _Comparison:
                 for x in own
             ]
 
-    def _uphill(self, targets: Any) -> list[Tensor | None]:
+    def _uphill(self, targets: Any, rows: int) -> list[Tensor | None]:
         """Directions in which the loss of each row grows; ``None`` for what is not of rows."""
         recipe, loss_fn = self.source.recipe or TrainingRecipe(), self.source.loss_fn or mean_square
-        rows = len(next(x for x in self.whole.outputs if x.dim()))
         given = [x.clone().requires_grad_() if _of_rows(x, rows) else x for x in self.whole.outputs]
         leaves = [x for x in given if x.requires_grad]
         made: Sequence[Tensor | None] = [None] * len(leaves)
@@ -730,7 +729,7 @@ MOST_NUMBERS = 1 << 23
 
 
 def _of_rows(value: Tensor, rows: int) -> bool:
-    return value.is_floating_point() and value.dim() > 0 and len(value) == rows
+    return value.is_floating_point() and value.numel() > 0 and value.shape[:1] == (rows,)
 
 
 def _by_row(values: Tensor, like: Tensor) -> Tensor:
