@@ -339,8 +339,27 @@ def _by_name() -> tuple[Reader, Callable[[], object]]:
     return lambda: globals()["_FACTOR"] / 2, lambda: globals().update(_FACTOR=4.0)
 
 
+def _by_text() -> tuple[Reader, Callable[[], object]]:
+    named = ModuleType("settings_by_text")
+    named.factor = 1.0  # type: ignore[attr-defined]
+    sys.modules["settings_by_text"] = named
+
+    def read() -> Any:
+        return getattr(sys.modules["settings_by_text"], "factor")  # noqa: B009
+
+    return read, lambda: setattr(named, "factor", 2.0)
+
+
+def _of_a_function() -> tuple[Reader, Callable[[], object]]:
+    def kept() -> None:
+        """Not called."""
+
+    kept.factor = 1.0  # type: ignore[attr-defined]
+    return lambda: kept.factor, lambda: setattr(kept, "factor", 2.0)  # type: ignore[attr-defined]
+
+
 READS = (_setting, _of_metaclass, _method, _in_a_tuple, _of_bytes, _in_a_closure, _cached)
-READS += (_imported, _by_name)
+READS += (_imported, _by_name, _by_text, _of_a_function)
 
 
 @pytest.mark.parametrize("make", READS)

@@ -248,6 +248,10 @@ class PythonState:
         return [(box, *new) for box in self.containers for new in box.new_numbers()]
 
 
+_BY_TEXT = {"globals", "getattr", "vars", "modules", "import_module", "__dict__"}
+"""Names in code that reads variables by their names as texts."""
+
+
 class _Walk:
     """Looks into one object after another, each once."""
 
@@ -343,9 +347,10 @@ class _Walk:
             function = function.__func__
         if not isinstance(function, FunctionType) or _of_library(function):
             return
+        if vars(function):  # which other code may read
+            self._hold(path, vars(function))
         if self.executed is not None and function.__code__ not in self.executed:
             return
-        self._hold(path, vars(function))
         for name, cell in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):
@@ -354,7 +359,7 @@ class _Walk:
         names = set(_names(function.__code__))
         if names & {"environ", "getenv"}:
             self.state.texts.update(_texts(function.__code__))
-        if "globals" in names:
+        if names & _BY_TEXT:
             names.update(_texts(function.__code__))
         self._variables(function.__globals__, names)
         imported = filter(None, map(sys.modules.get, names))
