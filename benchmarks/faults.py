@@ -21,7 +21,7 @@ import torch
 from harness import Table, joined, run
 from placewright import PlacedModel, Testbed, place
 from placewright.adapt.training_loop import TrainingLoop
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, default_loss
 from placewright.operators.adaptive.run import AdaptiveRun
 from placewright.operators.check import run_eager
 from placewright.runtime.engines.local import LocalGroup
@@ -36,7 +36,7 @@ def net() -> ModelSource:
     for _ in range(4):
         layers += [torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64), torch.nn.Dropout(0.3)]
     return ModelSource(
-        torch.nn.Sequential(*layers), (torch.randn(16, 64),), mean_square, None, "faults"
+        torch.nn.Sequential(*layers), (torch.randn(16, 64),), default_loss, None, "faults"
     )
 
 

@@ -44,7 +44,7 @@ import placewright
 from harness import run
 from placewright.adapt.timeline import Timeline
 from placewright.capturing.model import capture_source
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, default_loss
 from placewright.capturing.state import initial_state
 from placewright.cluster.files import load_cluster
 from placewright.errors import PlacewrightError
@@ -565,7 +565,7 @@ def models(folder: Path) -> Iterator[Case]:
     yield Case("load_model", placewright.load_model, right, {
         "batch": COUNT | NONE, "training": FLAG, "weights": FLAG, "seed": WHOLE
     })  # fmt: skip
-    yield Case("mean_square", mean_square, {"outputs": inputs, "targets": None},
+    yield Case("default_loss", default_loss, {"outputs": inputs, "targets": None},
                {"targets": ANYTHING})  # fmt: skip
     right = {"source": source, "program": graph.program, "only": None, "copy": True}
     yield Case("initial_state", initial_state, right, {

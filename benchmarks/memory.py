@@ -26,7 +26,7 @@ from torch import nn
 from harness import KeptRows, Table, accuracy, run
 from placewright import Cluster, load_model, profile, solve
 from placewright.capturing.model import State, capture_source
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, default_loss
 from placewright.capturing.state import initial_state
 from placewright.cluster.files import load_cluster
 from placewright.graph.graph import Graph
@@ -68,7 +68,7 @@ def source_of(name: str, *, training: bool) -> ModelSource:
     if name != "mlp":
         return load_model(f"zoo:{name}", training=training)
     layers = [m for _ in range(12) for m in (nn.Linear(2048, 2048), nn.GELU())]
-    loss = mean_square if training else None
+    loss = default_loss if training else None
     source = ModelSource(nn.Sequential(*layers), torch.randn(64, 2048), loss, None, name)
     return source.with_recipe() if training else source
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, default_loss
 
 
 def dense(*widths: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
@@ -115,7 +115,7 @@ class Small:
         if not self.training:
             return ModelSource(model, (x,), name=name)
         if not self.classes:
-            return ModelSource(model, (x,), mean_square, None, name)
+            return ModelSource(model, (x,), default_loss, None, name)
         targets = torch.randint(0, self.classes, x.shape if x.dtype == torch.int64 else x.shape[:1])
         return ModelSource(model, (x,), _cross_entropy, targets, name)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, prune, rnn
 
-from placewright.capturing.source import ModelSource, TrainingRecipe, mean_square
+from placewright.capturing.source import ModelSource, TrainingRecipe, default_loss
 
 Make = Callable[[], ModelSource]
 
@@ -52,13 +52,13 @@ def _net(run: Callable[..., Any], inputs: Any = _rows, **parts: Callable[[], Any
 
     def make() -> ModelSource:
         model = Net(run, **{name: part() for name, part in parts.items()})
-        return ModelSource(model, inputs(), mean_square)
+        return ModelSource(model, inputs(), default_loss)
 
     return make
 
 
 def _of(make: Callable[[], nn.Module], inputs: Callable[[], Any] = _rows) -> Make:
-    return lambda: ModelSource(make(), inputs(), mean_square)
+    return lambda: ModelSource(make(), inputs(), default_loss)
 
 
 def _linear(i: int = 6, o: int = 6, **more: Any) -> Callable[[], nn.Module]:
@@ -304,7 +304,7 @@ def _encoder() -> ModelSource:
     padding = torch.arange(5) >= torch.tensor([5, 3, 4, 2])[:, None]
     run = lambda m, x, mask: m.encoder(x, src_key_padding_mask=mask)  # noqa: E731
     encoder = nn.TransformerEncoder(layer, 2)
-    return ModelSource(Net(run, encoder=encoder), (_sequence(), padding), mean_square)
+    return ModelSource(Net(run, encoder=encoder), (_sequence(), padding), default_loss)
 
 
 _QKV = {name: _linear(8, 8) for name in "qkv"}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, default_loss
 
 
 class Lora(nn.Module):
@@ -245,12 +245,12 @@ def _image() -> Tensor:
 
 
 def _plain(make: Callable[[], nn.Module], inputs: Callable[[], Any]) -> Callable[[], ModelSource]:
-    return lambda: ModelSource(make(), inputs(), mean_square)
+    return lambda: ModelSource(make(), inputs(), default_loss)
 
 
 def _lora() -> ModelSource:
     model = nn.Sequential(nn.Embedding(30, 16), Lora(16, 2), nn.GELU(), Lora(16, 2))
-    return ModelSource(model, _tokens(), mean_square)
+    return ModelSource(model, _tokens(), default_loss)
 
 
 def _denoiser() -> ModelSource:
@@ -261,7 +261,7 @@ def _denoiser() -> ModelSource:
 def _masked() -> ModelSource:
     mask = torch.ones(3, 7, dtype=torch.bool)
     mask[1, 4:] = False
-    return ModelSource(Masked(), {"tokens": _tokens(), "mask": mask}, mean_square)
+    return ModelSource(Masked(), {"tokens": _tokens(), "mask": mask}, default_loss)
 
 
 def _own_loss() -> ModelSource:
@@ -271,7 +271,7 @@ def _own_loss() -> ModelSource:
 
 def _exported() -> ModelSource:
     model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
-    return ModelSource(torch.export.export(model, (_rows(),)).module(), _rows(), mean_square)
+    return ModelSource(torch.export.export(model, (_rows(),)).module(), _rows(), default_loss)
 
 
 SPECIAL: dict[str, Callable[[], ModelSource]] = {

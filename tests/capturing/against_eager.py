@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from placewright.capturing.containers import refilled, tensors_of
 from placewright.capturing.model import capture_source
 from placewright.capturing.python_state import set_mode
-from placewright.capturing.source import ModelAndLoss, ModelSource, mean_square
+from placewright.capturing.source import ModelAndLoss, ModelSource, default_loss
 from placewright.capturing.state import initial_state
 from placewright.graph.graph import Graph
 from tests.capturing.reference_interpreter import random_order, run
@@ -44,7 +44,7 @@ def call(source: ModelSource, model: nn.Module) -> Any:
 
 def eager_steps(source: ModelSource, optimizer: str) -> tuple[list[Tensor], nn.Module]:
     """Losses of `STEPS` training steps, and the model and loss afterwards."""
-    model, loss_fn = copy.deepcopy((source.model, source.loss_fn or mean_square))
+    model, loss_fn = copy.deepcopy((source.model, source.loss_fn or default_loss))
     set_mode(model, training=True)
     whole = ModelAndLoss(model, loss_fn)
     trained = [p for p in whole.parameters() if p.requires_grad]

@@ -22,7 +22,7 @@ from placewright.capturing import isolation as registry
 from placewright.capturing.guards import Guards
 from placewright.capturing.isolation import executed_code, isolated_trace
 from placewright.capturing.model import capture
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, default_loss
 from placewright.errors import UnsupportedError
 from placewright.layers.tracing import trace_step
 
@@ -293,7 +293,7 @@ def test_layers_note_what_their_own_trace_executes() -> None:
     """Also where the model has been captured for calls before, in another mode."""
     model, batch = _Branches(), torch.ones(2, 4)
     capture(model, batch)
-    trace_step(ModelSource(model, (batch,), mean_square, name="branches"), 2)
+    trace_step(ModelSource(model, (batch,), default_loss, name="branches"), 2)
     guards = Guards(model, training=True)
     globals()["_TRAINED"] = 7.0
     assert "_TRAINED" in str(guards.changes())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from placewright.capturing.source import load_model, mean_square
+from placewright.capturing.source import default_loss, load_model
 from placewright.errors import InputError, Terminated, UnknownNameError
 
 FACTORIES = """
@@ -79,7 +80,7 @@ def test_a_users_factory_is_found_in_a_file(factories: str, tmp_path: Path) -> N
 
 def test_training_without_a_loss_takes_the_mean_square(factories: str) -> None:
     """And a loss that is given stays."""
-    assert load_model(f"{factories}:plain", training=True).loss_fn is mean_square
+    assert load_model(f"{factories}:plain", training=True).loss_fn is default_loss
     loss = load_model(f"{factories}:whole", training=True).loss_fn
     assert loss is torch.nn.functional.mse_loss
 
@@ -169,4 +170,15 @@ def test_unknown_zoo_model() -> None:
 def test_mean_square_sums_over_the_outputs() -> None:
     """Integers do not count."""
     outputs = {"a": torch.tensor([1.0, 3.0]), "b": [torch.tensor(2.0), torch.tensor(7)]}
-    assert mean_square(outputs).item() == 5.0 + 4.0
+    assert default_loss(outputs).item() == 5.0 + 4.0
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_model_that_returns_its_loss_is_trained_by_it(named: bool) -> None:
+    """Not by its square; of several outputs by what is called the loss."""
+    loss = torch.tensor(-3.0)
+    outputs = {"loss": loss, "logits": torch.ones(2, 3)} if named else loss
+    assert default_loss(outputs) is loss
+    assert default_loss(SimpleNamespace(loss=loss)) is loss
+    assert default_loss((loss, torch.ones(2, 3))).item() == 10.0
+    assert default_loss({"loss": torch.ones(2)}).item() == 1.0

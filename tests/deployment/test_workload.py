@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, default_loss
 from placewright.deployment.workload import profiled
 from placewright.errors import InfeasibleError
 from placewright.planning.contract import Listener
@@ -23,7 +23,7 @@ SMALL = replace(DUO, devices=tuple(replace(d, memory_bytes=2.0**20) for d in DUO
 
 def test_nothing_is_measured_where_no_plan_can_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A profile takes minutes; what the weights need is known before. A profile alone is made."""
-    model = ModelSource(nn.Linear(1024, 1024), (torch.ones(1, 1024),), mean_square, None, "wide")
+    model = ModelSource(nn.Linear(1024, 1024), (torch.ones(1, 1024),), default_loss, None, "wide")
 
     def measures(*_: Any, **__: Any) -> None:
         raise AssertionError("measured")

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, default_loss
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import CheckError, InputError, UnsupportedError
 from placewright.layers import run as layer_run
@@ -259,7 +259,7 @@ def test_inputs_whose_first_dimension_is_no_batch_are_not_split() -> None:
             return self.rnn(x)[0]
 
     y = torch.randn(6, 3, 5)
-    model = TracedModel(ModelSource(Last(), (torch.randn(6, 3, 4),), mean_square, y, "rnn"))
+    model = TracedModel(ModelSource(Last(), (torch.randn(6, 3, 4),), default_loss, y, "rnn"))
     assert set(inexact_layers(model)) == set(range(len(model.layers)))
 
 

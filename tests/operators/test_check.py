@@ -13,7 +13,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from placewright.capturing.model import capture_source
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, default_loss
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import CheckError
@@ -202,7 +202,7 @@ def test_other_kernels_get_half_of_the_digits(other: Device, roundoff: float, wh
 def encoder() -> ModelSource:
     """Fused by eager in evaluation mode."""
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-    return ModelSource(layer, (torch.randn(2, 5, 16),), mean_square, name="encoder")
+    return ModelSource(layer, (torch.randn(2, 5, 16),), default_loss, name="encoder")
 
 
 def masked(mask: torch.Tensor) -> ModelSource:
@@ -211,7 +211,7 @@ def masked(mask: torch.Tensor) -> ModelSource:
     heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
     model = LlamaForCausalLM(LlamaConfig(**settings, **heads, use_cache=False))
     ids = torch.arange(12).view(2, 6)
-    return ModelSource(model, {"input_ids": ids, "attention_mask": mask}, mean_square)
+    return ModelSource(model, {"input_ids": ids, "attention_mask": mask}, default_loss)
 
 
 def test_kernels_that_eager_fuses_get_half_of_the_digits() -> None:

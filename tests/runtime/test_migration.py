@@ -7,7 +7,7 @@ import itertools
 import torch
 
 from placewright.capturing.model import capture_source
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, default_loss
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device
 from placewright.graph.graph import Graph
@@ -26,7 +26,7 @@ def small() -> tuple[ModelSource, Graph]:
         torch.nn.Dropout(0.5),
         torch.nn.Linear(8, 3),
     )
-    source = ModelSource(model, (torch.randn(5, 6),), mean_square, None, "small")
+    source = ModelSource(model, (torch.randn(5, 6),), default_loss, None, "small")
     return source, capture_source(source, training=True)
 
 

@@ -75,7 +75,7 @@ def capture(
     training
         Take the whole step: forward, loss, backward, update of parameters and buffers.
     loss_fn
-        ``loss_fn(outputs, targets) -> scalar``; the mean square of the outputs stands in.
+        ``loss_fn(outputs, targets) -> scalar``; where none is given, `default_loss`.
     optimizer
         ``adam`` (as ``torch.optim.Adam(fused=True)``), ``sgd``, an optimizer object that has the
         model's parameters, or a `placewright.TrainingRecipe`.

@@ -32,7 +32,7 @@ from placewright.capturing.source import (
     ModelAndLoss,
     ModelSource,
     TrainingRecipe,
-    mean_square,
+    default_loss,
     modules_in,
 )
 from placewright.capturing.tracing import Traced
@@ -253,7 +253,7 @@ def _call(
 
         It computes parts of the forward pass again, of the members that are in place here.
         """
-        loss = (source.loss_fn or mean_square)(outputs, targets)
+        loss = (source.loss_fn or default_loss)(outputs, targets)
         forward.update({p: x.clone() for p, x in _changed(state, members).items()})
         if forward:
             torch.autograd.backward(loss)

@@ -264,7 +264,7 @@ def source_of(
     Raises `InputError`: it is no module, or comes without inputs.
     """
     if isinstance(model, ModelSource):
-        return replace(model, loss_fn=model.loss_fn or mean_square) if training else model
+        return replace(model, loss_fn=model.loss_fn or default_loss) if training else model
     name = type(model).__name__
     if not isinstance(model, nn.Module):
         raise InputError(
@@ -280,7 +280,7 @@ def source_of(
             hint="give an example: a tensor, a tuple or list of arguments, or a dict",
         )
     if training and loss_fn is None:
-        loss_fn = mean_square
+        loss_fn = default_loss
     return ModelSource(model, inputs, loss_fn, targets, name)
 
 
@@ -305,7 +305,7 @@ def load_model(
         Samples per step; where ``None`` the factory's own default, for training a model of the
         zoo `zoo.TRAINING_BATCH`.
     training
-        Take the loss; the mean square of the outputs stands in where the factory gives none.
+        Take the loss; that of `default_loss` where the factory gives none.
     weights
         ``False`` builds zoo models on the meta device: shapes without memory, enough to plan.
     seed
@@ -324,7 +324,7 @@ def load_model(
         made = call_factory(source, sizes, seed=seed)
     model, inputs, loss_fn, targets = _unpack(made, source)
     if training and loss_fn is None:
-        loss_fn = mean_square
+        loss_fn = default_loss
     name = source.removeprefix(ZOO).rpartition(":")[2]
     return ModelSource(model, inputs, loss_fn, targets, name)
 
@@ -342,13 +342,20 @@ def call_factory(source: str, sizes: Mapping[str, int] = MappingProxyType({}), *
 
 
 @checked
-def mean_square(outputs: Any, targets: Any = None) -> Tensor:
-    """Mean square of every floating-point output, summed: a loss where none was given."""
+def default_loss(outputs: Any, targets: Any = None) -> Tensor:
+    """The loss where none is given: the model's own, else the mean square of the outputs, summed.
+
+    A model's own is what it returns as ``loss``, as those of Transformers do that get labels, or
+    the one number that it returns.
+    """
+    own = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", outputs)
+    if isinstance(own, Tensor) and own.dim() == 0 and own.is_floating_point():
+        return own
     leaves = [x for x in tree_leaves(outputs) if isinstance(x, Tensor) and x.is_floating_point()]
     if not leaves:
         raise InputError(
             "the model has no floating-point output to make a loss of",
-            where="outputs of mean_square()",
+            where="outputs of default_loss()",
             by=f"got {described_value(outputs)}",
             hint="return (model, inputs, loss_fn, targets) from the factory",
         )

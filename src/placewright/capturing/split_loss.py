@@ -30,7 +30,7 @@ from torch.overrides import TorchFunctionMode
 from placewright.capturing.checks import python_generators_kept
 from placewright.capturing.containers import MicroBatch, refilled, tensors_of
 from placewright.capturing.python_state import in_mode
-from placewright.capturing.source import ModelAndLoss, ModelSource, TrainingRecipe, mean_square
+from placewright.capturing.source import ModelAndLoss, ModelSource, TrainingRecipe, default_loss
 from placewright.errors import UnsupportedError
 
 MOST_ROWS = 32
@@ -296,6 +296,11 @@ class _Comparison:
         given = tensors_of((self.source.inputs, self.source.targets))
         self.rows = next((int(x.shape[0]) for x in given if x.dim()), 0)
 
+    @property
+    def _training(self) -> tuple[TrainingRecipe, Callable[[Any, Any], Tensor]]:
+        source = self.source
+        return source.recipe or TrainingRecipe(), source.loss_fn or default_loss
+
     def verdict(self) -> LossSplit | None:
         """``None`` where the whole cannot be evaluated, or is another one each time."""
         if self.rows < 2 or _without_statistics(self.source.model):
@@ -438,7 +443,7 @@ class _Comparison:
         divisors: Sequence[Tensor | None] = (),
     ) -> _Evaluated:
         """The loss of outputs that are known, those of the rows `taken`, with other targets."""
-        recipe, loss_fn = self.source.recipe or TrainingRecipe(), self.source.loss_fn or mean_square
+        recipe, loss_fn = self._training
         before = next(own for rows, own in known if rows is taken)
         torch.manual_seed(0)
         with recipe.casting(), CountedMeans(divisors) as means:
@@ -453,7 +458,7 @@ class _Comparison:
         divisors: Sequence[Tensor | None] = (),
     ) -> _Evaluated:
         """The loss of other outputs, those of the rows `taken`; others stay as they are known."""
-        recipe, loss_fn = self.source.recipe or TrainingRecipe(), self.source.loss_fn or mean_square
+        recipe, loss_fn = self._training
         before = next(own for rows, own in known if rows is taken)
         whole = known[0][0]
         at = [whole.tolist().index(row) for row in taken.tolist()]
@@ -494,7 +499,7 @@ class _Comparison:
 
     def _uphill(self, targets: Any, rows: int) -> list[Tensor | None]:
         """Directions in which the loss of each row grows; ``None`` for what is not of rows."""
-        recipe, loss_fn = self.source.recipe or TrainingRecipe(), self.source.loss_fn or mean_square
+        recipe, loss_fn = self._training
         given = [x.clone().requires_grad_() if _of_rows(x, rows) else x for x in self.whole.outputs]
         leaves = [x for x in given if x.requires_grad]
         made: Sequence[Tensor | None] = [None] * len(leaves)
@@ -520,7 +525,7 @@ class _Comparison:
 
             try:
                 with CountedMeans() as found:
-                    loss_fn = self.source.loss_fn or mean_square
+                    loss_fn = self.source.loss_fn or default_loss
                     loss_fn(refilled(outputs, map(other, tensors_of(outputs))), targets)
             except Exception:  # values that the loss does not take
                 continue
@@ -622,7 +627,7 @@ class _Comparison:
         differentiated: bool = True,
     ) -> _Evaluated:
         source, noted = self.source, list[Any]()
-        model, loss_fn = source.model, source.loss_fn or mean_square
+        model, loss_fn = source.model, source.loss_fn or default_loss
         recipe = source.recipe or TrainingRecipe()
 
         def then(outputs: Any, targets: Any) -> Tensor:
@@ -821,5 +826,5 @@ def _without_statistics(model: nn.Module) -> bool:
 
 def loss_name(source: ModelSource) -> str:
     """What a user calls the loss."""
-    loss_fn = source.loss_fn or mean_square
+    loss_fn = source.loss_fn or default_loss
     return getattr(loss_fn, "__name__", type(loss_fn).__name__)

@@ -23,7 +23,7 @@ from placewright.capturing.functional import (
     write_back,
 )
 from placewright.capturing.python_state import in_mode
-from placewright.capturing.source import ModelSource, TrainingRecipe, mean_square
+from placewright.capturing.source import ModelSource, TrainingRecipe, default_loss
 from placewright.capturing.split_loss import CountedMeans, LossSplit, split_rows, whole_counts
 from placewright.errors import InputError, UnsupportedError
 
@@ -117,7 +117,7 @@ def _accumulated_gradients(
 
 
 def _training(source: ModelSource, differentiate: Any) -> Traced:
-    recipe, loss_fn = source.recipe or TrainingRecipe(), source.loss_fn or mean_square
+    recipe, loss_fn = source.recipe or TrainingRecipe(), source.loss_fn or default_loss
     reads = step_inputs(source, scaled=recipe.scales)
     inputs, kept = reads.tensors, _Kept()
     trained = [k for k, x in enumerate(inputs) if x.role == "parameter" and x.value.requires_grad]

@@ -68,7 +68,8 @@ def place(
     training
         Place the whole step (forward, loss, backward, optimizer) instead of the forward pass.
     loss_fn, targets
-        ``loss_fn(outputs, targets)``; the mean square of the outputs where none is given.
+        ``loss_fn(outputs, targets)``; where none is given, what the model returns as ``loss`` or as
+        its only number, else the mean square of the outputs.
     optimizer, lr
         ``adam`` or ``sgd``, and its learning rate; or an optimizer object that has the model's
         parameters; or a `placewright.TrainingRecipe`, which clips and accumulates gradients too.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from placewright.capturing.program_calls import random_state
-from placewright.capturing.source import ModelSource, TrainingRecipe, copied, mean_square
+from placewright.capturing.source import ModelSource, TrainingRecipe, copied, default_loss
 from placewright.capturing.updates import Update, update_of
 from placewright.errors import CheckError, UnsupportedError
 from placewright.layers.judge import LayerJudgement, judge
@@ -431,7 +431,7 @@ def _train(model: nn.Module) -> None:
 
 
 def _loss(model: nn.Module, source: ModelSource) -> Tensor:
-    inputs, loss_fn = source.inputs, source.loss_fn or mean_square
+    inputs, loss_fn = source.inputs, source.loss_fn or default_loss
     with (source.recipe or TrainingRecipe()).casting():
         if isinstance(inputs, dict):
             outputs = model(**inputs)

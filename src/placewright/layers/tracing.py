@@ -39,7 +39,7 @@ from placewright.capturing.source import (
     ModelSource,
     TrainingRecipe,
     copied,
-    mean_square,
+    default_loss,
     modules_in,
 )
 from placewright.capturing.split_loss import CountedMeans, LossSplit
@@ -117,7 +117,7 @@ class _PartStep(nn.Module):
     def __init__(self, source: ModelSource, split: LossSplit, weight: float) -> None:
         super().__init__()
         self.model, self.split, self.weight = source.model, split, weight
-        self.loss = source.loss_fn or mean_square
+        self.loss = source.loss_fn or default_loss
         self.without_gradient = set[str]()
 
     def forward(self, args: Any, kwargs: Any, targets: Any, whole: Any) -> tuple[Tensor, ...]:

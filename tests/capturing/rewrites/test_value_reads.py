@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
 
 from placewright.capturing.model import capture, capture_source
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, default_loss
 from placewright.capturing.state import initial_state
 from placewright.errors import InputError, UnsupportedError
 from placewright.graph.files import read_graph, write_graph
@@ -106,7 +106,7 @@ def test_packed_sequences_equal_eager(name: str, tmp_path: Path) -> None:
 def test_lengths_that_are_no_input_are_known() -> None:
     """Of a list the longest one may be shorter than the batch is padded to."""
     assert inference_differences(_sequences("LSTM", [3, 4, 1, 4])) == {}
-    source = ModelSource(Listed(), tuple(torch.randn(n, 4) for n in (3, 5, 2)), mean_square)
+    source = ModelSource(Listed(), tuple(torch.randn(n, 4) for n in (3, 5, 2)), default_loss)
     assert differences(source) == {}
     assert inference_differences(source) == {}
 

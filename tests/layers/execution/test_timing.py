@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, default_loss
 from placewright.capturing.updates import update_of
 from placewright.layers.execution.layer_problem import measured_sizes, traced_alike
 from placewright.layers.execution.stage_orders import TracedModel
@@ -59,5 +59,5 @@ class LooksAtItsBatch(nn.Module):
 
 def test_sizes_on_which_the_model_computes_something_else_are_not_measured() -> None:
     """As GPT-2's code, which expands its mask for several samples only."""
-    model = TracedModel(ModelSource(LooksAtItsBatch(), torch.ones(4, 3), mean_square))
+    model = TracedModel(ModelSource(LooksAtItsBatch(), torch.ones(4, 3), default_loss))
     assert traced_alike(model, (1, 2, 4)) == (2, 4)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from placewright.capturing.model import capture_source
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, default_loss
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.graph.graph import Graph
@@ -41,7 +41,7 @@ def job(cluster: Cluster = TRIO) -> tuple[ModelSource, AdaptiveJob]:
 def small_source() -> ModelSource:
     """The model with a batch."""
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
-    return ModelSource(net(), (x,), mean_square, None, "small")
+    return ModelSource(net(), (x,), default_loss, None, "small")
 
 
 @cache

@@ -12,7 +12,7 @@ import torch
 
 from placewright.adapt.timeline import Kind
 from placewright.capturing.model import capture_source
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, default_loss
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.graph.graph import Program
@@ -38,7 +38,7 @@ def heavy() -> tuple[ModelSource, AdaptiveJob]:
     torch.manual_seed(0)
     layers = [torch.nn.Linear(384, 384) for _ in range(4)]
     source = ModelSource(
-        torch.nn.Sequential(*layers), (torch.randn(96, 384),), mean_square, None, "heavy"
+        torch.nn.Sequential(*layers), (torch.randn(96, 384),), default_loss, None, "heavy"
     )
     graph = capture_source(source, training=True)
     state = initial_state(source, graph.program)

@@ -21,7 +21,7 @@ from placewright.adapt.snapshot import Batch, ReplayLog
 from placewright.adapt.timeline import Kind
 from placewright.adapt.trials import LEAST_ROUNDS, WARM_UP_STEPS, ShortTrials, TrialOutcome
 from placewright.capturing.model import capture_source
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, default_loss
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InfeasibleError, InputError, RunError, WorkerError
@@ -458,7 +458,7 @@ def test_a_device_that_ran_out_of_memory_gets_a_plan_that_needs_less(
 ) -> None:
     """It takes part again, and nothing is lost; what it turned out to have counts from then on."""
     x = torch.ones(20_000, 8)
-    source = ModelSource(torch.nn.Linear(8, 8), (x,), mean_square, None, "wide")
+    source = ModelSource(torch.nn.Linear(8, 8), (x,), default_loss, None, "wide")
     graph = capture_source(source, training=True)
     problem = profile(graph, TRIO, method="analytic")
     training_job = AdaptiveJob(graph, TRIO, problem, initial_state(source, graph.program))

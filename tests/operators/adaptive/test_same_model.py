@@ -7,7 +7,7 @@ import torch
 
 from placewright.adapt.snapshot import check_same_model
 from placewright.capturing.model import capture_source
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, default_loss
 from placewright.capturing.state import initial_state
 from placewright.errors import InputError
 from placewright.graph.graph import Program
@@ -20,7 +20,7 @@ def captured(
 ) -> tuple[AdaptiveJob, dict[str, torch.Tensor]]:
     """A job, and what a snapshot of it holds."""
     model = torch.nn.Sequential(*layers) if layers else net()
-    source = ModelSource(model, (torch.ones(5, 6),), mean_square, None, "Sequential")
+    source = ModelSource(model, (torch.ones(5, 6),), default_loss, None, "Sequential")
     graph = capture_source(source, training=True, optimizer=optimizer)
     assert isinstance(graph.program, Program)
     state = initial_state(source, graph.program)
