@@ -347,9 +347,10 @@ class _Walk:
             function = function.__func__
         if not isinstance(function, FunctionType) or _of_library(function):
             return
-        if vars(function):  # which other code may read
+        ran = self.executed is None or function.__code__ in self.executed
+        if ran or vars(function):  # which other code may read
             self._hold(path, vars(function))
-        if self.executed is not None and function.__code__ not in self.executed:
+        if not ran:
             return
         for name, cell in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=True

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from placewright.errors import InputError
-from placewright.io.stored import behind_links
 
 PIECE = 1 << 16
 """Bytes that are read at a time."""
@@ -84,6 +83,8 @@ def open_to_append(path: Path) -> TextIO:
     Raises `OSError`: it cannot be written; or another user has put a link or a pipe there, or the
     pipe has no reader.
     """
+    from placewright.io.stored import behind_links
+
     file = behind_links(path)
     flags = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK  # of a pipe: no waiting
     if path.exists() and not path.is_file():
