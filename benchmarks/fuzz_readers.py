@@ -47,7 +47,7 @@ LARGEST = 1 << 20
 """Bytes of a changed file: a second change writes out what aliases repeat, without limit."""
 
 KILLED_AT = 2 << 30
-"""Bytes of memory that a child may gain in a trial before it is ended: the machine would suffer."""
+"""Bytes that a child may gain in a trial, half of those that it may keep, before it is ended."""
 
 # ------------------------------------------------------------------------------------- mutations
 
@@ -592,8 +592,10 @@ class Group:
         used, waited = _cpu_s(self.process.pid) - self.cpu_s, time.monotonic() - self.since
         if used > CPU_S + 1 or waited > WAIT_S:
             self.again(f"hangs: {CPU_S:g} s of the processor or {WAIT_S:g} s")
-        elif _memory("VmRSS", self.process.pid) - self.held > KILLED_AT:
+        elif (now := _memory("VmRSS", self.process.pid)) - self.held > KILLED_AT:
             self.again(f"takes more than {KILLED_AT >> 30} GB")
+        elif now > 2 * KILLED_AT:
+            self.again(f"has kept more than {2 * KILLED_AT >> 30} GB of many trials")
 
     def again(self, fault: str, where: str = "") -> None:
         """Go on behind the trial that was lost."""

@@ -167,7 +167,7 @@ def test_unknown_zoo_model() -> None:
         load_model("zoo:resnet-50")
 
 
-def test_mean_square_sums_over_the_outputs() -> None:
+def test_the_default_loss_sums_over_the_outputs() -> None:
     """Integers do not count."""
     outputs = {"a": torch.tensor([1.0, 3.0]), "b": [torch.tensor(2.0), torch.tensor(7)]}
     assert default_loss(outputs).item() == 5.0 + 4.0

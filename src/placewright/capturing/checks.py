@@ -14,8 +14,9 @@ import math
 import random
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 
 from placewright.capturing.containers import memory_of
-from placewright.capturing.python_state import Container, PythonState
+from placewright.capturing.python_state import PythonState
 from placewright.capturing.source import ModelSource
 from placewright.errors import InputError, PlacewrightError, UnsupportedError, text_of
 from placewright.graph.graph import input_name
@@ -384,13 +385,20 @@ def check_repeatable(
 
     Raises `UnsupportedError`: they differ.
     """
-    counters, made = state.changed_numbers(), state.new_numbers()
-    grown = [(box, box.now()) for box in state.containers if box.is_grown()]
+    counters = state.changed_numbers()
+    made = {
+        f"{box.path}.{key}".rstrip("."): partial(box.put, key, value)
+        for box, key, value in state.new_numbers()
+    }
+    grown = {
+        box.path: partial(box.lengthen, box.now(), _LONG)
+        for box in state.containers
+        if box.is_grown()
+    }
     state.restore()
-    if made:
-        _check_made(recorded, again, state, model, made)
-    if grown:
-        _check_grown(recorded, again, state, model, grown)
+    for left in (made, grown):
+        if left:
+            _check_left(recorded, again, state, model, left)
     error: PlacewrightError | None = None
     tries = min(_NEXT, _NEXT_CALLS // (len(recorded.nodes) + 1)) if counters else 0
     for turn in range(tries + 1):
@@ -436,53 +444,24 @@ def _later(old: float, new: float, turn: int) -> float:
     return old + math.copysign(_FAR, new - old)
 
 
-def _check_grown(
-    recorded: fx.Graph,
-    again: Callable[[], fx.GraphModule],
-    state: PythonState,
-    model: str,
-    grown: Sequence[tuple[Container, Any]],
-) -> None:
-    """Refuse lists that the first trace has lengthened, and by whose length it computes.
-
-    Where a trace with long ones fails, what is in them is of another kind, and says nothing.
-    """
-    for container, now in grown:
-        container.lengthen(now, _LONG)
-    try:
-        difference = _first_difference(recorded, again())
-    except Exception:
-        return
-    finally:
-        state.restore()
-    if difference is None:
-        return
-    try:
-        other = _first_difference(recorded, again())
-    finally:
-        state.restore()
-    if other is None:
-        raise _counted(model, ", ".join(box.path for box, _ in grown[:3]), *difference)
-
-
 _LONG = 1009
 """Entries of lists that grow, in a second trace."""
 
 
-def _check_made(
+def _check_left(
     recorded: fx.Graph,
     again: Callable[[], fx.GraphModule],
     state: PythonState,
     model: str,
-    made: Sequence[tuple[Container, Any, Any]],
+    left: Mapping[str, Callable[[], None]],
 ) -> None:
-    """Refuse counters that the first trace has made, ``getattr(self, "calls", 0) + 1`` say.
+    """Refuse what the first trace has left, by name, where a second that begins with it differs.
 
-    A second trace begins with them. Where it fails, they belong to something else that is made
-    once, and say nothing.
+    Counters that it has made, ``getattr(self, "calls", 0) + 1`` say, and lists by whose length it
+    computes. Where the second fails, they are of something else that is made once, and say nothing.
     """
-    for container, key, value in made:
-        container.put(key, value)
+    for put in left.values():
+        put()
     try:
         difference = _first_difference(recorded, again())
     except Exception:
@@ -496,8 +475,7 @@ def _check_made(
     finally:
         state.restore()
     if other is None:
-        names = [f"{box.path}.{key}".rstrip(".") for box, key, _ in made[:3]]
-        raise _counted(model, ", ".join(names), *difference)
+        raise _counted(model, ", ".join(list(left)[:3]), *difference)
 
 
 def _where(model: str, node: fx.Node) -> str:

@@ -701,7 +701,6 @@ def _filled(tree: Any, rows: int, first: Sequence[int], label: int | None) -> An
     More of them in the rows `first` than in the others; every row keeps its first number, and
     where it has only one, one row in two.
     """
-    leaves = tensors_of(tree)
     drawn, often = torch.Generator().manual_seed(0), torch.zeros(rows, dtype=torch.bool)
     often[list(first)] = True
 
@@ -717,10 +716,7 @@ def _filled(tree: Any, rows: int, first: Sequence[int], label: int | None) -> An
         filling = 0 if mask or label is None else label
         return value.masked_fill(changed.to(value.device), filling)
 
-    made = [other(leaf) for leaf in leaves]
-    if all(a is b for a, b in zip(made, leaves, strict=True)):
-        return tree
-    return refilled(tree, iter(made))
+    return _with_leaves(tree, other)
 
 
 SIZES = (0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -768,21 +764,18 @@ def _normal(like: Tensor, drawn: torch.Generator) -> Tensor:
 
 def _scaled(tree: Any, rows: int, first: Sequence[int], factor: float) -> Any:
     """The same with real numbers of the rows `first` multiplied; itself if it has none."""
-    leaves = tensors_of(tree)
     scale = torch.ones(rows)
     scale[list(first)] = factor
-    made = [
-        x.detach() * _by_row(scale, x) if _of_rows(x, rows) and not _is_mask(x) else x
-        for x in leaves
-    ]
-    if all(a is b for a, b in zip(made, leaves, strict=True)):
-        return tree
-    return refilled(tree, iter(made))
+
+    def other(value: Tensor) -> Tensor:
+        real = _of_rows(value, rows) and not _is_mask(value)
+        return value.detach() * _by_row(scale, value) if real else value
+
+    return _with_leaves(tree, other)
 
 
 def _with_nan(tree: Any, rows: int, first: Sequence[int]) -> Any:
     """The same with missing numbers, more of them in the rows `first`; itself without real ones."""
-    leaves = tensors_of(tree)
     drawn = torch.Generator().manual_seed(0)
     share = torch.full((rows,), 0.25)
     share[list(first)] = 0.75
@@ -793,6 +786,12 @@ def _with_nan(tree: Any, rows: int, first: Sequence[int]) -> Any:
         lost = torch.rand(value.shape, generator=drawn) < _by_row(share, value).cpu()
         return value.detach().masked_fill(lost.to(value.device), math.nan)
 
+    return _with_leaves(tree, other)
+
+
+def _with_leaves(tree: Any, other: Callable[[Tensor], Tensor]) -> Any:
+    """The containers with other tensors; themselves where all are the same."""
+    leaves = tensors_of(tree)
     made = [other(leaf) for leaf in leaves]
     if all(a is b for a, b in zip(made, leaves, strict=True)):
         return tree

@@ -269,10 +269,10 @@ class ProgressLines:
     interrupted = False
 
     def __init__(self, path: str) -> None:
-        self._file: int | None = None
-        self._title, self._behind = "", 0
         from placewright.io.stored import behind_links
 
+        self._file: int | None = None
+        self._title, self._behind = "", 0
         with suppress(OSError):
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # of a pipe: no waiting
             behind_links(Path(path))  # none of another user's

@@ -83,7 +83,7 @@ def open_to_append(path: Path) -> TextIO:
     Raises `OSError`: it cannot be written; or another user has put a link or a pipe there, or the
     pipe has no reader.
     """
-    from placewright.io.stored import behind_links
+    from placewright.io.stored import behind_links  # imports YAML, which no `--help` needs
 
     file = behind_links(path)
     flags = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK  # of a pipe: no waiting
@@ -101,8 +101,6 @@ def cut_torn_line(path: str | Path | int) -> None:
 
     Nothing happens to what is no file. It takes no space on the disk. A number is an open file.
     """
-    if isinstance(path, int) and not stat.S_ISREG(os.fstat(path).st_mode):
-        return
     with open(path, "rb", closefd=not isinstance(path, int)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return

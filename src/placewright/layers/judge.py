@@ -26,7 +26,7 @@ import numpy as np
 
 from placewright.layers.plan import LayerPlan, Stage, check_plan, in_flight
 from placewright.layers.problem import LayerProblem, Variants
-from placewright.layers.simulation import SimulatedStep, Span, simulate
+from placewright.layers.simulation import MOST_PASSES, SimulatedStep, Span, passes_of, simulate
 from placewright.layers.stage_costs import stage_bytes, state_bytes, worker_bytes
 from placewright.numerics.arrays import FloatArray
 from placewright.report.text import size
@@ -86,12 +86,12 @@ class LayerJudgement:
         return found
 
     def trace(self) -> Trace | None:
-        """Passes of every replica, transfers, gradient exchange, memory."""
+        """Passes of every replica, transfers, gradient exchange, memory; ``None`` of too many."""
         return self._trace
 
     @cached_property
     def _trace(self) -> Trace | None:
-        if self.times is None:
+        if self.times is None or passes_of(self.plan) > MOST_PASSES:
             return None
         return _trace(self.problem, self.plan, simulate(self.problem, self.plan))
 

@@ -89,24 +89,26 @@ def simulate(p: LayerProblem, plan: LayerPlan, *, spans: bool = True) -> Simulat
     """
     net = network_of(p, plan)
     alike = None if spans else columns_alike(net)
-    _demand_short(p, plan, None if alike is None else len(set(alike.values())))
-    passes = _StageWalk(net, spans, alike).run()
-    if alike is not None:
-        passes.end_s = {
-            (s, r): passes.end_s[s, c] for s, _ in enumerate(net.costs) for r, c in alike.items()
-        }
-    return finish(p, net, passes)
-
-
-def _demand_short(p: LayerProblem, plan: LayerPlan, columns: int | None) -> None:
-    units = sum(len(stage.replicas) if columns is None else columns for stage in plan.stages)
-    if units * plan.micro_batches > MOST_PASSES:
+    passes = passes_of(plan, None if alike is None else len(set(alike.values())))
+    if passes > MOST_PASSES:
         raise InputError(
             f"a step of more than {MOST_PASSES:,} forward passes is not simulated",
             where=f"plan for {p.name}",
-            by=f"{plan.micro_batches:,} micro-batches on {units} replicas of stages",
+            by=f"{passes:,} passes, {plan.micro_batches:,} micro-batches",
             hint="plan with fewer micro-batches",
         )
+    ran = _StageWalk(net, spans, alike).run()
+    if alike is not None:
+        ran.end_s = {
+            (s, r): ran.end_s[s, c] for s, _ in enumerate(net.costs) for r, c in alike.items()
+        }
+    return finish(p, net, ran)
+
+
+def passes_of(plan: LayerPlan, columns: int | None = None) -> int:
+    """Forward passes that are simulated: of every replica, or of so many in each stage."""
+    units = sum(len(stage.replicas) if columns is None else columns for stage in plan.stages)
+    return units * plan.micro_batches
 
 
 def columns_alike(net: Network) -> dict[int, int] | None:

@@ -137,6 +137,16 @@ def test_a_billion_micro_batches_are_not_simulated() -> None:
         judge(p, many)
 
 
+def test_replicas_that_are_alike_are_simulated_once_and_drawn_where_they_are_few() -> None:
+    """A plan of many has a value, and no timeline."""
+    for replicas, drawn in ((2, True), (40, False)):
+        p = tiny([1.0], replicas, global_batch=replicas * 10_000)
+        rows = tuple(Replica((w,), 1) for w in range(replicas))
+        judged = judge(p, LayerPlan((Stage(0, 0, rows, 1),), 10_000))
+        assert judged.value > 0
+        assert (judged.trace() is not None) == drawn
+
+
 def test_a_slow_worker_is_left_out() -> None:
     """Where its share, and the exchange with it, would cost more than it gives."""
     p = tiny_instances()["slow-worker"].replace(parameters=np.full((2, 2), 400.0))
