@@ -321,9 +321,9 @@ def _published() -> list[Reader]:
 
     from placewright.cluster.files import load_cluster
     from placewright.layers.files import read_piper
+    from placewright.operators.readers.dot import read_dot
     from placewright.operators.readers.neural_networks import read_expert, read_msr, read_pipedream
     from placewright.operators.readers.task_graphs import read_dag, read_stg, read_wfcommons
-    from placewright.operators.readers.tasks import read_dot
     from placewright.requests.files import read_catalogue
     from placewright.requests.readers import read_arrivals, serving_catalogue, serving_problem
 

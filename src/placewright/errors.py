@@ -146,7 +146,7 @@ EXTRAS = {
     **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
     **dict.fromkeys(("alembic", "dbos", "fastapi", "jinja2", "sqlalchemy"), "service"),
     **dict.fromkeys(("httptools", "prometheus_client", "sklearn", "uvicorn", "uvloop"), "serve"),
-    **{name: name for name in ("openvino", "pandas", "pydot", "ray", "tensorflow")},
+    **{name: name for name in ("openvino", "pandas", "ray", "tensorflow")},
 }
 """The extra that brings an optional package."""
 

@@ -23,9 +23,9 @@ from placewright.operators.pipeline import PLAIN, Pipeline
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.problem import Communication, Links, Objective, OperatorProblem, Overlap
+from placewright.operators.readers.dot import read_dot
 from placewright.operators.readers.neural_networks import read_msr, read_pipedream
 from placewright.operators.readers.task_graphs import read_dag, read_stg, read_wfcommons
-from placewright.operators.readers.tasks import read_dot
 from placewright.operators.sizes import NO_VIEW, OF_RESIDENT
 from placewright.planning.contract import Proposal
 from placewright.planning.result import Result, ResultFile, head_json

@@ -9,8 +9,6 @@ import pytest
 import placewright
 from placewright.errors import InputError
 
-pytest.importorskip("pydot")
-
 TEXT = """digraph tasks {
   node [shape=box];
   load [cpu=0.2, gpu=0.5, label="Load"];
@@ -32,6 +30,25 @@ def test_it_is_read_as_tasks(tmp_path: Path) -> None:
     assert placewright.solve(problem, "heft").value == pytest.approx(0.304)
 
 
+def test_what_the_language_allows(tmp_path: Path) -> None:
+    """Comments, case, chains, HTML, long strings, statements of the graph and without semicolons."""
+    path = tmp_path / "g.dot"
+    path.write_text(
+        """/* of two
+lines */ DiGraph "g" {
+# a line of a preprocessor
+rankdir=LR, graph [label=<a <b>"{"</b>>] node [color=red]
+a [cpu=1. label="{ \\"a\\""] [gpu=.5]  // behind
+"b" + "c" [cpu="1e0"; gpu=2] "edge" [cpu=1,gpu=1,]
+a -> bc:n -> "edge" [bytes="1" + "e6"]
+}"""
+    )
+    problem = placewright.read(f"dot:{path}?bandwidth=1e9")
+    assert problem.operator_names == ("a", "bc", "edge")
+    assert problem.compute_s.tolist() == [[1.0, 0.5], [1.0, 2.0], [1.0, 1.0]]
+    assert problem.tensor_bytes.tolist() == [1e6, 1e6]
+
+
 @pytest.mark.parametrize(("kind", "sent"), [("digraph", 7e6), ("strict digraph", 3e6)])
 def test_edges_that_are_given_twice(tmp_path: Path, kind: str, sent: float) -> None:
     """They are parallel, and the last one in a strict graph; ports only draw."""
@@ -49,6 +66,13 @@ def test_edges_that_are_given_twice(tmp_path: Path, kind: str, sent: float) -> N
         ("digraph", "graph", "no directed graph"),
         ("}", "", "no directed graph"),
         ("}", "subgraph {" * 3000 + "}" * 3001, "no directed graph"),
+        ("}", "{" * 30 + "}" * 31, "line 6: got '{'"),
+        ("}", '{"a":' * 100_000, "line 6: got '{'"),
+        ("}", "} digraph {}", "line 6: got 'digraph'"),
+        ("}", 'a [label="', "line 6: got '\"'"),
+        ("}", "a [label=<b>", "line 7 ends it"),
+        ("node [", "/* node [", "line 2: got '/. node"),
+        ("->", "--", "line 5: got '--'"),
         ("cpu=0.2", "cpu=fast", "'cpu' must be a number"),
         ('"4e6"', "4e6", "must be a number"),
         ('load -> "to the left"', "load -> load", "its producer reads it"),

@@ -1,21 +1,14 @@
-"""Task graphs that are described by names: dicts, graphs of networkx, files of Graphviz."""
+"""Task graphs that are described by names: dicts, and graphs of networkx."""
 
 from __future__ import annotations
 
-import io
 import math
-import re
-import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from numbers import Real
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.errors import InputError, UnknownNameError, check_known
+from placewright.errors import InputError, UnknownNameError
 from placewright.io.arguments import Range, Unlimited, checked, described_value
-from placewright.io.boundary import errors_in
-from placewright.io.stored import stem, stored_text
 from placewright.operators.builder import ProblemBuilder, Seconds
 from placewright.operators.problem import OperatorProblem
 
@@ -137,116 +130,6 @@ def from_networkx(
         edge = str(source), str(target)
         edges[edge] = edges.get(edge, 0) + real  # parallel edges are one tensor
     return tasks(seconds, edges, cluster=cluster, **options)
-
-
-@checked
-def read_dot(
-    path: str | Path, cluster: Cluster | None = None, *, bandwidth_bytes: Unlimited = math.inf
-) -> OperatorProblem:
-    """Read a directed graph in Graphviz's language.
-
-    Nodes have an attribute for each device, or each kind of device of the cluster: seconds, as in
-    ``a [cpu=1.2, gpu=0.1]``. Edges have ``bytes``, by default none. Attributes that draw are
-    ignored. Numbers with an exponent need quotes. Read by pydot.
-
-    Parameters
-    ----------
-    cluster
-        The devices and their links.
-    bandwidth_bytes
-        Without a cluster: bytes per second of every link.
-
-    Raises
-    ------
-    InputError
-        No directed graph, an attribute that is no number, or what `tasks` refuses; names the file.
-    MissingDependencyError
-        pydot is not installed.
-    """
-    import pydot
-
-    where, text = str(path), stored_text(path)
-    # It prints what it cannot parse, and returns nothing; its parser warns of its own age.
-    with redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            graphs = pydot.graph_from_dot_data(text) or []
-        except RecursionError:  # groups in groups, hundreds deep
-            graphs = []
-    if len(graphs) != 1 or graphs[0].get_type() != "digraph" or graphs[0].get_subgraphs():
-        hint = "write one digraph without subgraphs"
-        raise InputError("is no directed graph of Graphviz", where=where, hint=hint)
-    graph = graphs[0]
-    seconds: dict[str, dict[str, float]] = {}
-    for node in graph.get_nodes():
-        name = _unquoted(node.get_name())
-        if node.get_name() in ("node", "edge"):
-            for key in _numbers(node, at := f"{where}: {name}"):
-                hint = f"write {key} at each {name}"
-                raise InputError(f"a default of {key!r} is not read", where=at, hint=hint)
-        elif node.get_name() != "graph":
-            seconds.setdefault(name, {}).update(_numbers(node, f"{where}: node {name!r}"))
-    edges: dict[tuple[str, str], float] = {}
-    for edge in graph.get_edges():
-        if not isinstance(edge.get_source(), str) or not isinstance(edge.get_destination(), str):
-            hint = "write an edge for each pair of nodes"
-            raise InputError("an edge joins groups of nodes", where=where, hint=hint)
-        ends = _node_of(edge.get_source()), _node_of(edge.get_destination())
-        at = f"{where}: edge {ends[0]} -> {ends[1]}"
-        found = _numbers(edge, at)
-        for key in found:
-            check_known("attribute", key, ("bytes",), where=at)
-        if graph.get_strict():  # a pair has one edge: what is said again replaces what was said
-            edges[ends] = found.get("bytes", edges.get(ends, 0.0))
-        else:
-            edges[ends] = edges.get(ends, 0.0) + found.get("bytes", 0.0)  # parallel: one tensor
-    if cluster is not None:
-        keys = OperatorProblem.builder(cluster).keys
-        seconds = {n: {k: v for k, v in row.items() if k in keys} for n, row in seconds.items()}
-    bandwidth = None if cluster is not None and bandwidth_bytes == math.inf else bandwidth_bytes
-    with errors_in(where):
-        return tasks(seconds, edges, cluster=cluster, bandwidth=bandwidth, name=stem(path))
-
-
-_DRAWN = re.compile(
-    r"(head|tail|edge|label)?(URL|href|target|tooltip)|(head|tail)(clip|label|port|_lp)"
-    r"|label(angle|distance|float|fontcolor|fontname|fontsize|loc)?|arrow(head|size|tail)"
-    r"|(fill|font)?color|colorscheme|font(name|size)|image(pos|scale)?|same(head|tail)"
-    r"|bb|class|comment|constraint|decorate|dir|distortion|fixedsize|gradientangle|group|height"
-    r"|id|layer|len|lhead|lp|ltail|margin|minlen|nojustify|ordering|orientation|penwidth"
-    r"|peripheries|pos|radius|rects|regular|root|samplepoints|shape|shapefile|showboxes|sides"
-    r"|skew|sortv|style|vertices|weight|width|xlabel|xlp"
-)
-"""Attributes that say how a node or an edge is drawn: Graphviz writes some to each."""
-
-
-def _numbers(part: Any, where: str) -> dict[str, float]:
-    """The attributes of a node or an edge that say more than how it is drawn."""
-    found = {}
-    for key, value in part.get_attributes().items():
-        if _DRAWN.fullmatch(_unquoted(key)):
-            continue
-        try:
-            found[_unquoted(key)] = float(_unquoted(value))
-        except ValueError:
-            hint, by = 'an exponent needs quotes, as in bytes="4e6"', f"got {value}"
-            what = f"{key!r} must be a number"
-            raise InputError(what, where=where, by=by, hint=hint) from None
-    return found
-
-
-def _node_of(given: Any) -> str:
-    """The node that an edge ends at, without the port at which it is drawn."""
-    end = str(given)
-    if end.startswith('"'):
-        return _unquoted(end[: end.rindex('"') + 1])
-    return _unquoted(end.partition(":")[0])
-
-
-def _unquoted(given: Any) -> str:
-    text = str(given)
-    quoted = len(text) > 1 and text[0] == text[-1] == '"'
-    return text[1:-1].replace('\\"', '"') if quoted else text
 
 
 def _loaded(cluster: Cluster | str) -> Cluster:
