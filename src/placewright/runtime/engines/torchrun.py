@@ -9,6 +9,7 @@ worker to worker through torch.distributed; no disk is shared.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
@@ -236,22 +237,21 @@ class StoppedRanks:
         self._seconds = 0.0
 
     def look(self, passed_s: float, when: str) -> None:
-        """Kill those that have been stopped for too long; `passed_s`: since the last look.
+        """Look for those that are stopped now; `passed_s`: since the last look.
 
-        Raises `RunError`: some were.
+        Raises `RunError`: some have been for too long. They are killed when this process ends:
+        torchrun ends it, too, as soon as one of them is gone, and the error has to be told first.
         """
         found = stopped_ranks()
         self._seconds = self._seconds + passed_s if found else 0.0
         if self._seconds <= limits.patience(limits.STOPPED_S):
             return
-        for pid in found.values():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        atexit.register(kill_stopped_ranks)
         raise RunError(
             "a process that torchrun has started is stopped (SIGSTOP)",
             where=f"rank {', '.join(found)}",
             by=f"for {self._seconds:.0f} s, {when}",
-            hint="it was killed: start the run again",
+            hint="it is killed: start the run again",
         )
 
 
@@ -262,6 +262,13 @@ def stopped_ranks() -> dict[str, int]:
         if is_stopped(pid) and "TORCHELASTIC_RUN_ID" in (environment := environment_of(pid)):
             found[environment.get("RANK", "?")] = pid
     return found
+
+
+def kill_stopped_ranks() -> None:
+    """Kill them: torchrun would wait for them for 30 s."""
+    for pid in stopped_ranks().values():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _leave(number: int, frame: FrameType | None) -> Any:
