@@ -31,7 +31,7 @@ def test_it_is_read_as_tasks(tmp_path: Path) -> None:
 
 
 def test_what_the_language_allows(tmp_path: Path) -> None:
-    """Comments, case, chains, HTML, long strings, statements of the graph and without semicolons."""
+    """Comments, case, chains, HTML, strings in parts, attributes of the graph, no semicolons."""
     path = tmp_path / "g.dot"
     path.write_text(
         """/* of two
