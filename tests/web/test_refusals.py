@@ -7,7 +7,14 @@ import time
 
 import pytest
 
-from placewright.web.refusals import BodyBudget, Message, Presence, Refusal, body_pieces
+from placewright.web.refusals import (
+    BodyBudget,
+    Message,
+    Presence,
+    Refusal,
+    body_pieces,
+    host_name,
+)
 
 
 def test_a_budget_is_shared_and_given_back() -> None:
@@ -79,3 +86,19 @@ def test_a_large_body_may_take_longer_than_a_small_one() -> None:
         asyncio.run(read())
     assert passed == 1000
     assert time.monotonic() - begun_s >= 0.5
+
+
+@pytest.mark.parametrize("port", ["", ":8000"])
+def test_the_name_of_a_host(port: str) -> None:
+    """Without its port, in lower case; brackets of IPv6 go."""
+    assert host_name(f"LocalHost{port}") == "localhost"
+    assert host_name(f"[::1]{port}") == "::1"
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil@127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", "[::1", "localhost/a", "localhost?"],
+)
+def test_what_no_browser_sends_is_the_name_of_no_host(host: str) -> None:
+    """A user, a port that is none, brackets that do not close, a path, a query."""
+    assert host_name(host) is None

@@ -117,11 +117,16 @@ def check_origin(origin: str) -> None:
 
 
 def host_name(host: str) -> str | None:
-    """The name in a ``Host`` header, in lower case and without port; ``None`` where it has none."""
+    """The name in a ``Host`` header, in lower case and without port; ``None`` where it has none.
+
+    Nor has one with a user, a path or a port that is none: no browser sends such.
+    """
     try:
-        return urlsplit(f"//{host}").hostname
+        parts = urlsplit(f"//{host}")
+        plain = parts.netloc == host and "@" not in host and (parts.port or 0) >= 0
     except ValueError:  # brackets that do not close
         return None
+    return parts.hostname if plain else None
 
 
 Message = MutableMapping[str, Any]
