@@ -352,6 +352,7 @@ def test_the_process_ends_with_the_one_that_started_it() -> None:
         ("nested.pb", "WriteFile"),
         ("writing", "WriteFile"),
         ("version1", "WriteFile"),
+        ("local", "SaveV2"),
         ("saving", "SaveV2"),
     ],
 )

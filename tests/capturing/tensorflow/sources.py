@@ -9,6 +9,7 @@ from zipfile import ZipFile
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import variable_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from placewright.capturing.tensorflow.executing import Execution
@@ -206,6 +207,21 @@ def _hostile(folder: Path) -> None:
             session, ["serve"], {"serving_default": signature}, main_op=ends["WriteFile"](1.0)
         )
         builder.save()
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, (2,), name="x")
+        v1.get_variable("w", (), use_resource=True, collections=["local_variables"])
+        ends["SaveV2"](1.0)
+        builder = v1.saved_model.Builder(str(folder / "local"))
+        signature = v1.saved_model.predict_signature_def({"x": x}, {"y": tf.nn.relu(x)})
+        builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature})
+        builder.save()
+    path = folder / "local/saved_model.pb"
+    proto = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    held = proto.meta_graphs[0].collection_def["local_variables"].bytes_list
+    variable = variable_pb2.VariableDef.FromString(held.value[0])
+    variable.initializer_name = "SaveV2"  # executed by loading, though no graph or list names it
+    held.value[0] = variable.SerializeToString()
+    path.write_bytes(proto.SerializeToString())
 
 
 def attention(batch: int = 2) -> tuple[Any, ...]:

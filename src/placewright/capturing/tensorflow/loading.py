@@ -14,7 +14,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -630,10 +630,9 @@ def check_saved_model(where: str) -> None:
     for meta in meta_graphs:
         library = {f.signature.name: f for f in meta.graph_def.library.function}
         objects = meta.object_graph_def
-        if objects.nodes:
-            own = [_call(name) for name in objects.concrete_functions]
-            check_nodes(own, library, where)
-        else:
+        own = [_call(name) for name in objects.concrete_functions]
+        check_nodes(own, library, where)
+        if len(meta_graphs) > 1 or not objects.nodes:  # else TensorFlow uses the objects alone
             _check_version_1(meta, library, where)
         every = [node for f in library.values() for node in f.node_def]
         check_nodes([*meta.graph_def.node, *every], library, where, SAVERS)
@@ -652,9 +651,25 @@ def _check_version_1(meta: Any, library: Mapping[str, Any], where: str) -> None:
     infos = [info for s in meta.signature_def.values() for info in s.outputs.values()]
     ends = [info.name for info in infos]
     ends += [name for c in meta.collection_def.values() for name in c.node_list.value]
+    ends += _named_by_variables(meta)
     known = [node_of(name) for name in ends if node_of(name) in nodes]
     check_nodes([nodes[n] for n in ancestors(nodes, known)], library, where)
     restore = node_of(meta.saver_def.restore_op_name)
     if restore in nodes:
         read = frozenset({"RestoreV2", "Restore", "ShardedFilename"})
         check_nodes([nodes[n] for n in ancestors(nodes, [restore])], library, where, read)
+
+
+def _named_by_variables(meta: Any) -> list[str]:
+    """Nodes that collections of variables name: loading initialises those that are local."""
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.framework import variable_pb2
+
+    found = []
+    for key, collection in meta.collection_def.items():
+        for entry in collection.bytes_list.value if key != "savers" else ():
+            with suppress(DecodeError):
+                variable = variable_pb2.VariableDef.FromString(entry)
+                found += [variable.variable_name, variable.initializer_name]
+                found += [variable.initial_value_name, variable.snapshot_name]
+    return found
