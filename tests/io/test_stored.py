@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,7 +16,7 @@ import pytest
 
 from placewright.errors import InputError
 from placewright.io.output import open_to_append, output_file
-from placewright.io.stored import read_data, write_data, write_file
+from placewright.io.stored import drafted_folder, locked, read_data, write_data, write_file
 from tests.other_user import UID, needs_root, run_as_other_user
 from tests.processes import output_of
 
@@ -105,9 +106,9 @@ def test_a_loop_of_links_is_named(tmp_path: Path) -> None:
     """Before anything is computed, and when it is written."""
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
-    assert output_file(tmp_path / "a") == tmp_path / "a"
-    with pytest.raises(InputError, match="a: cannot be written: Too many levels"):
-        write_file(tmp_path / "a", "text")
+    for write in (output_file, partial(write_file, content="text")):
+        with pytest.raises(InputError, match="a: cannot be written: Too many levels"):
+            write(tmp_path / "a")
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -175,6 +176,19 @@ def test_files_of_another_user_in_a_shared_folder_get_him_nothing(
             write_file(shared / name, "new")
         with pytest.raises(OSError, match="another user has put a link or a pipe there"):
             open_to_append(shared / name)
+        with pytest.raises(InputError, match="another user has put a link or a pipe there"):
+            output_file(shared / name)
+        with (
+            pytest.raises(OSError, match="another user has put a link or a pipe there"),
+            drafted_folder(shared, "last") as draft,
+        ):
+            (draft / name).touch()
+        assert (shared / name).lstat().st_uid == UID
+    made = open_folder / "made"
+    (shared / "dangling").symlink_to(made)
+    os.lchown(shared / "dangling", UID, UID)
+    with locked(shared / "dangling"):
+        assert not made.exists()
     assert kept.read_text() == "kept"
     (shared / "own").symlink_to(kept)
     write_file(shared / "own", "new")
@@ -186,3 +200,33 @@ def test_files_of_another_user_in_a_shared_folder_get_him_nothing(
     shared.chmod(0o777)
     with pytest.raises(InputError, match="another user has put a link or a pipe there"):
         write_file(shared / "link", "new")
+
+
+def test_files_of_a_folder_come_together_or_not_at_all(tmp_path: Path) -> None:
+    """The first time as a whole; then the one that leads to the others goes first, comes last."""
+    folder, seen = tmp_path / "a" / "export", []
+    with drafted_folder(folder, "last") as draft:
+        (draft / "part").write_text("old")
+        (draft / "last").write_text("old")
+        assert not folder.exists()
+    (folder / "notes").write_text("kept")
+    replace = Path.replace
+    with pytest.MonkeyPatch.context() as patch, drafted_folder(folder, "last") as draft:
+        (draft / "part").write_text("new")
+        (draft / "last").write_text("new")
+        (draft / "more").write_text("new")
+        assert (folder / "part").read_text() == "old"
+
+        def replaced(self: Path, target: Path) -> Path:
+            assert not (folder / "last").exists()
+            seen.append(target.name)
+            return replace(self, target)
+
+        patch.setattr(Path, "replace", replaced)
+    assert seen == ["more", "part", "last"]
+    texts = {path.name: path.read_text() for path in folder.iterdir()}
+    assert texts == {"part": "new", "last": "new", "more": "new", "notes": "kept"}
+    with pytest.raises(FileNotFoundError), drafted_folder(folder, "last") as draft:
+        (draft / "none" / "part").write_text("newer")
+    assert {path.name: path.read_text() for path in folder.iterdir()} == texts
+    assert list((tmp_path / "a").iterdir()) == [folder]

@@ -18,6 +18,8 @@ from placewright.capturing.tensorflow.model import TensorFlowModel, cpus_of, is_
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.cluster.devices import analytic_seconds, cpu_cores
 from placewright.errors import InputError, UnsupportedError
+from placewright.io.output import naming
+from placewright.io.stored import drafted_folder
 from placewright.measurement import (
     Baseline,
     Check,
@@ -230,25 +232,25 @@ class FileWorkload:
         The files, the manifest first.
         """
         target, inputs = Path(folder), self.file.random_inputs()
-        target.mkdir(parents=True, exist_ok=True)
         placement = self._placement(result, False)
-        if self.file.runtime == "openvino":
-            from placewright.runtime.model_files.hetero import (
-                HeteroModel,
-                export_hetero,
-                load_exported,
-            )
+        with naming(target), drafted_folder(target, "manifest.json") as draft:
+            if self.file.runtime == "openvino":
+                from placewright.runtime.model_files.hetero import (
+                    HeteroModel,
+                    export_hetero,
+                    load_exported,
+                )
 
-            with HeteroModel(placement) as placed:
-                files = export_hetero(placed, target)
-            outputs = load_exported(files[0])([inputs[spec.name] for spec in self.file.inputs])
-            made = dict(zip(self.file.outputs, outputs.values(), strict=True))
-        else:
-            from placewright.runtime.model_files.onnx_sessions import export_onnx, run_exported
+                with HeteroModel(placement) as placed:
+                    files = export_hetero(placed, draft)
+                outputs = load_exported(files[0])([inputs[spec.name] for spec in self.file.inputs])
+                made = dict(zip(self.file.outputs, outputs.values(), strict=True))
+            else:
+                from placewright.runtime.model_files.onnx_sessions import export_onnx, run_exported
 
-            files = export_onnx(placement, target)
-            made = run_exported(files[0], inputs)
-        return files, self._compared(made, inputs)
+                files = export_onnx(placement, draft)
+                made = run_exported(files[0], inputs)
+        return [target / file.name for file in files], self._compared(made, inputs)
 
 
 def _opened(placement: FilePlacement) -> PlacedFile:

@@ -33,17 +33,24 @@ def output_file(path: Path | None) -> Path | None:
 
     Raises `InputError`: it is a folder, or its folder is not there or takes no file.
     """
-    from placewright.io.boundary import named_path  # pydantic: the command line starts without it
+    # pydantic: the command line starts without it
+    from placewright.io.boundary import named_path
+    from placewright.io.stored import behind_links
 
     if path is None:
         return None
     if named_path(path).is_dir():
         raise InputError("cannot be written: it is a folder", where=str(path), hint="name a file")
-    folder = Path(os.path.realpath(path)).parent  # `Path.resolve` raises for a loop of links
-    if not any(os.access(p, os.W_OK) for p in (path, folder)):
-        code = errno.EACCES if folder.is_dir() else errno.ENOENT
+    why: str | None = None
+    try:
+        folder = behind_links(path).parent
+        if not any(os.access(p, os.W_OK) for p in (path, folder)):
+            why = os.strerror(errno.EACCES if folder.is_dir() else errno.ENOENT)
+    except OSError as error:
+        why = error.strerror
+    if why is not None:
         raise InputError(
-            f"cannot be written: {os.strerror(code)}",
+            f"cannot be written: {why}",
             where=str(path),
             hint="name a file in a folder that exists and is writable",
         )

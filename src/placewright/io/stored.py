@@ -10,7 +10,9 @@ import json
 import math
 import os
 import secrets
+import shutil
 import stat
+import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -95,6 +97,38 @@ def write_file(path: str | Path, content: str | bytes) -> Path:
 
 
 @contextmanager
+def drafted_folder(folder: Path, last: str) -> Iterator[Path]:
+    """An empty folder, whose files are put into `folder` when the block has ended.
+
+    They take the places of files of these names. `last` is the one by which the others are found:
+    an earlier one is removed first and the new one comes behind all others, so that whatever ends
+    this process in between leaves nothing that could be read as a mixture. Other files stay.
+
+    Raises `OSError`: as `behind_links`, or the disk is full; nothing in `folder` has changed then.
+    """
+    target = behind_links(folder)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    there = target.is_dir()
+    draft = Path(tempfile.mkdtemp(prefix=".placewright-", dir=target if there else target.parent))
+    try:
+        yield draft
+        names = sorted(path.name for path in draft.iterdir())
+        if not there:
+            mask = os.umask(0)
+            os.umask(mask)
+            draft.chmod(0o777 & ~mask)
+            draft.rename(target)
+            return
+        for name in names:
+            behind_links(target / name)
+        (target / last).unlink(missing_ok=True)
+        for name in sorted(names, key=last.__eq__):
+            (draft / name).replace(target / name)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
 def locked(path: str | Path) -> Iterator[None]:
     """Hold a file's lock, so that processes that read it, add to it and write it take turns.
 
@@ -102,10 +136,10 @@ def locked(path: str | Path) -> Iterator[None]:
     (NFS). Writing replaces the file, so whoever has waited may hold the lock of one that is gone by
     then, and has to lock its successor.
     """
-    file = Path(path)
     while True:
         try:
-            handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+            file = behind_links(Path(path))
+            handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError:  # writing says what is wrong
             yield
             return
@@ -164,7 +198,7 @@ def behind_links(path: Path) -> Path:
             found = path.lstat()
         except FileNotFoundError:
             return path
-        if stat.S_ISREG(found.st_mode):
+        if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):
             return path
         if found.st_uid not in own and other_writers(path.parent):
             by = "another user has put a link or a pipe there"

@@ -23,6 +23,7 @@ from placewright.capturing.tensorflow.step_graph import (
 )
 from placewright.errors import InputError, WorkerError
 from placewright.io.output import naming
+from placewright.io.stored import drafted_folder, write_file
 from placewright.measurement import distance
 
 v1 = tf.compat.v1
@@ -280,12 +281,12 @@ def write(step: StepGraph, placement: Placement, path: Path, cpus: int) -> list[
     A SavedModel where `path` has no suffix, else a GraphDef.
     """
     if path.suffix:
-        with naming(path):
-            path.write_bytes(placed(step, placement).SerializeToString(deterministic=True))
+        write_file(path, placed(step, placement).SerializeToString(deterministic=True))
         run = Execution(step, placement, cpus, written=path)
     else:
-        _write_saved_model(step, placement, path, cpus)
-        run = Execution(step, placement, cpus, written=path)
+        with naming(path), drafted_folder(path, "saved_model.pb") as draft:
+            _write_saved_model(step, placement, draft, cpus)
+            run = Execution(step, placement, cpus, written=draft)
     plain = Execution(step, {}, cpus)
     found = _compared(step, 1, run.outputs(), plain.outputs())
     for one in (run, plain):

@@ -279,20 +279,15 @@ def export_hetero(placed: HeteroModel, folder: Path) -> list[Path]:
     path = folder / "model.xml"
     ov.save_model(model, str(path), compress_to_fp16=False)
     manifest = folder / "manifest.json"
-    manifest.write_text(
-        json.dumps(
-            {
-                "schema_version": 1,
-                "format": "openvino",
-                "model": path.name,
-                "device": name,
-                "properties": properties,
-                "affinity": every,
-            },
-            indent=1,
-        ),
-        encoding="utf-8",
-    )
+    data = {
+        "schema_version": 1,
+        "format": "openvino",
+        "model": path.name,
+        "device": name,
+        "properties": properties,
+        "affinity": every,
+    }
+    manifest.write_text(json.dumps(data, indent=1), encoding="utf-8")
     return [manifest, path, path.with_suffix(".bin")]
 
 
