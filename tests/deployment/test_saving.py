@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -9,8 +10,11 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -112,6 +116,60 @@ def test_a_save_that_is_killed_leaves_one_version(
     kept = [INDEX] * (files > 1)
     left = {file.name for file in folder.iterdir()} - {*kept, "plan.json"}
     assert len(left) == files, "what killed saves left is removed"
+
+
+class Config:
+    """A configuration that a model has, as those of transformers."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+
+    def save_pretrained(self, folder: str) -> None:
+        """Write it."""
+        (Path(folder) / "config.json").write_text(str(self.version))
+
+
+def test_a_save_with_another_configuration_that_is_killed_leaves_no_mixture(
+    up: PlacedModel, tmp_path: Path, files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before each of its renames: both of one version, or no weights that a reader finds."""
+    model, left, ended = up.workload.source.model, list[Path](), False
+    while not ended:
+        folder = tmp_path / str(len(left))
+        for version in (1, 2):
+            monkeypatch.setattr(model, "config", Config(version), raising=False)
+            if version == 1:
+                save(up, 1, folder)
+                continue
+            process, heard = in_a_process(partial(_saved_until, up, folder, len(left)))
+            with suppress(EOFError):
+                ended = heard.recv()
+            process.join()
+        left.append(folder)
+    found = [
+        (int((folder / "config.json").read_text()), version_in(folder))
+        for folder in left
+        if any((folder / name).exists() for name in (WHOLE, INDEX))
+    ]
+    assert {(1, 1.0), (2, 2.0)} == set(found)
+    assert len(found) < len(left)
+    for folder in left:
+        save(up, 3, folder)
+        assert not [file for file in folder.iterdir() if file.name.startswith(".")]
+
+
+def _saved_until(up: PlacedModel, folder: Path, kill_at: int, say: Connection) -> None:
+    """Save version 2; killed before its rename of this number."""
+    rename, count = os.replace, itertools.count()
+
+    def renamed(*paths: Any) -> None:
+        if next(count) == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(*paths)
+
+    os.replace = os.rename = renamed
+    save(up, 2, folder)
+    say.send(True)
 
 
 def test_drafts_of_saves_that_were_killed_are_removed(

@@ -151,7 +151,10 @@ def save_weights(workload: Workload, weights: Mapping[str, AnyTensor], folder: P
 
     Whoever reads the folder, at any moment and after a kill or a power failure, finds the weights
     that were there or these: all files have new names, one rename makes them the folder's, and
-    only then the old ones are removed. The caller holds the folder by `only_saver`.
+    only then the old ones are removed. Where the configuration changes, too, nothing is the
+    folder's from before it does until the new weights are: what a kill leaves then has no weights
+    for its readers, and the earlier ones in files that end in ``.old``. The caller holds the folder
+    by `only_saver`.
 
     A tied weight is written under the first of its names. Weights in files are copied from file to
     file: this process holds none of them.
@@ -166,7 +169,9 @@ def save_weights(workload: Workload, weights: Mapping[str, AnyTensor], folder: P
     names = [_file_name(k, len(shards), generation) for k in range(len(shards))]
     # In the order in which they are renamed; the last one, the index if there is one, counts.
     drafts = {name: folder / f".{name}.{generation}.new" for name in names}
+    config, before = folder / f".config.{generation}.new", _indexed_files(folder)
     try:
+        changes = _draft_config(getattr(workload.source.model, "config", None), config, folder)
         for name, shard in zip(names, shards, strict=True):
             write_tensors(drafts[name], shard, generation)
         if len(shards) > 1:
@@ -176,29 +181,43 @@ def save_weights(workload: Workload, weights: Mapping[str, AnyTensor], folder: P
             metadata = {"total_size": total, GENERATION: generation}
             text = json.dumps({"metadata": metadata, "weight_map": where}, indent=1)
             drafts[INDEX].write_text(text, encoding="utf-8")
-        # Contents before names, and all names before the one that counts.
-        for draft in drafts.values():
-            to_disk(draft)
-        before, last = _indexed_files(folder), list(drafts)[-1]
-        for name, draft in drafts.items():
-            if name == last:
-                to_disk(folder)
-            draft.replace(folder / name)
-        to_disk(folder)
+        _put(drafts, config, folder, hide=generation if changes else "")
     except OSError as error:
         with suppress(OSError):
-            _remove_others(folder, _indexed_files(folder), set())
+            _remove_others(folder, before | _indexed_files(folder), set())
         if isinstance(error, StoredFileError):
             raise _gone(error) from error
         raise _no_room(error, folder, sum(map(size_of, weights.values()))) from error
     finally:
         for draft in drafts.values():
             draft.unlink(missing_ok=True)
-    _save_config(getattr(workload.source.model, "config", None), folder, generation)
+        shutil.rmtree(config, ignore_errors=True)
     with suppress(OSError):  # what cannot be removed is not read
         # First the name that readers may take instead of the new one.
-        (folder / (INDEX if last == WHOLE else WHOLE)).unlink(missing_ok=True)
-        _remove_others(folder, set(names), before)
+        (folder / (INDEX if names == [WHOLE] else WHOLE)).unlink(missing_ok=True)
+        old = {file.name for file in folder.iterdir() if _OLD.fullmatch(file.name)}
+        _remove_others(folder, set(names), before | old)
+
+
+def _put(drafts: Mapping[str, Path], config: Path, folder: Path, *, hide: str) -> None:
+    """Rename drafts, the last of which counts, and the files of a drafted configuration.
+
+    `hide`: ends the names that the earlier weights get before the configuration takes its place.
+    """
+    # Contents before names, and all names before the one that counts.
+    for draft in drafts.values():
+        to_disk(draft)
+    for name in (INDEX, WHOLE) if hide else ():
+        with suppress(FileNotFoundError):
+            (folder / name).rename(folder / f".{name}.{hide}.old")
+    for file in config.iterdir():
+        file.replace(folder / file.name)
+    *names, last = drafts
+    for name in names:
+        drafts[name].replace(folder / name)
+    to_disk(folder)
+    drafts[last].replace(folder / last)
+    to_disk(folder)
 
 
 def _no_room(error: OSError, folder: Path, size: int = 0) -> RunError:
@@ -215,6 +234,9 @@ _OURS = re.compile(
     r"\.(model.*\.safetensors.*|plan\.json|config)\.[0-9a-f]{8}\.new"
 )
 """Names of shards and of drafts, which no reader looks for without an index."""
+
+_OLD = re.compile(r"\.model\.safetensors.*\.[0-9a-f]{8}\.old")
+"""Earlier names of weights whose configuration is another one."""
 
 
 def _remove_others(folder: Path, kept: set[str], more: set[str]) -> None:
@@ -237,20 +259,16 @@ def _indexed_files(folder: Path) -> set[str]:
         return set()
 
 
-def _save_config(config: Any, folder: Path, generation: str) -> None:
-    """Write the configuration of a model that has one, each of its files at once."""
-    if not hasattr(config, "save_pretrained"):
-        return
-    draft = folder / f".config.{generation}.new"
-    try:
-        draft.mkdir()
+def _draft_config(config: Any, draft: Path, folder: Path) -> bool:
+    """Write the configuration of a model that has one into `draft`, a new folder.
+
+    Whether the folder's own says something else: it is of another model, say.
+    """
+    draft.mkdir()
+    if hasattr(config, "save_pretrained"):
         config.save_pretrained(str(draft))
-        for file in draft.iterdir():
-            file.replace(folder / file.name)
-    except OSError as error:
-        raise _no_room(error, folder) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    earlier = ((file, folder / file.name) for file in draft.iterdir())
+    return any(old.is_file() and old.read_bytes() != new.read_bytes() for new, old in earlier)
 
 
 def _check_apart(weights: Mapping[str, AnyTensor], folder: Path) -> None:
