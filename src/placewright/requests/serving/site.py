@@ -45,6 +45,7 @@ from placewright.web.refusals import (
     Presence,
     Receive,
     Refusal,
+    headers_of,
     refuse_foreign,
 )
 
@@ -494,7 +495,7 @@ class Site(ABC):
         """Answer one request."""
         if scope["type"] != "http":
             return
-        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+        headers = headers_of(scope)
         try:
             host = (scope.get("server") or ("",))[0]
             parts = path_parts(scope)
