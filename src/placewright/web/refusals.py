@@ -117,7 +117,7 @@ def check_origin(origin: str) -> None:
 
 
 def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:
-    """Headers of a request by name in lower case: the last one of a name, but two hosts are none."""
+    """Headers of a request by name in lower case: the last of a name, but two hosts are none."""
     found: dict[str, str] = {}
     for key, value in scope["headers"]:
         name, text = key.decode("latin-1").lower(), value.decode("latin-1")
