@@ -145,3 +145,14 @@ def test_progress_has_values_and_bounds() -> None:
     assert found.interrupted
     assert found.bound <= found.value
     assert all(bound <= value * (1 + 1e-9) for value, bound in seen)
+
+
+def test_columns_that_need_not_be_whole_beside_whole_ones() -> None:
+    """Nine at x = 4.5; HiGHS 1.14 answers ten where it presolves (its issue 3043)."""
+    program = LinearProgram()
+    x = program.columns(high=10.0, cost=2.0)
+    z = program.columns(high=10.0, cost=3.0, whole=True)
+    row = program.rows(low=4.5)
+    program.enter(row, x, 1.0)
+    program.enter(row, z, 1.0)
+    assert program.solve().value == pytest.approx(9.0)

@@ -256,8 +256,7 @@ class Master:
         self.moves = Moves(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
         ranks = program.problem.n if self._ranked else 0
         self._times = self.linear.columns(program.times, cost=1.0)
-        # Steps are whole as moves are. HiGHS 1.14 presolves columns that are not wrongly beside
-        # whole ones, and calls plans optimal that are not (its pull request 2961).
+        # Steps are whole as moves are.
         self._steps = self.linear.columns(ranks, whole=whole)
         self._flow = np.zeros(0, np.int64)
         self._add_rows((WHOLE_SLACK if whole else SLACK) if slack is None else slack)

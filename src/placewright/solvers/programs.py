@@ -291,6 +291,10 @@ class LinearProgram:
             whole = self._whole.astype(np.int32)
             kinds = np.full(len(whole), kind, np.uint8)
             self._highs.changeColsIntegrality(len(whole), whole, kinds)
+            if self._highs.version().startswith("1.14."):
+                # Its presolve calls plans optimal which are not, where columns that need not be
+                # whole stand beside whole ones (issues 2957, 3043 of ERGO-Code/HiGHS).
+                self.set(presolve="off")
         if self._start:
             at, value = (np.concatenate(part) for part in zip(*self._start, strict=True))
             self._highs.setSolution(len(at), at.astype(np.int32), value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +12,14 @@ from placewright.errors import InfeasibleError
 from placewright.planning.solving import solve
 from placewright.samples.balance import FlowState, clock_of
 from placewright.samples.bounds import Relaxation, relaxation
+from placewright.samples.files import read_problem
 from placewright.samples.flow_program import all_moves
 from placewright.samples.judge import judge
 from placewright.samples.plan import plan_of
 from placewright.samples.planners.lp import whole_flow
 from placewright.samples.problem import SampleProblem
 from tests.samples.clouds import cloud
-from tests.samples.tiny import best_value, tiny
+from tests.samples.tiny import best_value, random_tiny, tiny
 
 
 def crowded(seed: int) -> SampleProblem:
@@ -120,3 +122,52 @@ def test_equal_batches_are_planned_to_the_optimum() -> None:
     found = solve(problem, "ilp")
     assert found.value == pytest.approx(best_value(problem)) == pytest.approx(8.5)
     assert found.bound <= found.value
+
+
+ONE_WAY = """
+nodes:
+  - {name: a, samples: 4, seconds_per_sample: 0}
+  - {name: b, samples: 5, seconds_per_sample: 3}
+links: [{from: b, to: a, bandwidth: 1000}]
+"""
+LITTLE_ROOM = """
+nodes:
+  - {name: a, samples: 0, seconds_per_sample: 0.2}
+  - {name: b, samples: 4, seconds_per_sample: 0.7}
+  - {name: c, samples: 5, seconds_per_sample: 0.7, storage: 6}
+links:
+  - {from: c, to: a, bandwidth: 1000, duplex: false}
+  - {from: b, to: c, bandwidth: 2000}
+"""
+
+
+@pytest.mark.parametrize(("nodes", "optimum"), [(ONE_WAY, 5.0), (LITTLE_ROOM, 6.6)])
+def test_bounds_of_whole_plans_are_not_above_the_optimum(
+    nodes: str, optimum: float, tmp_path: Path
+) -> None:
+    """Where the presolve of HiGHS 1.14 called 30 and 7 seconds optimal."""
+    (tmp_path / "n.yaml").write_text(f"{nodes}\nsample_bytes: 1000\nepochs: 2\noverlap: A\n")
+    problem = read_problem(tmp_path / "n.yaml")
+    assert best_value(problem) == pytest.approx(optimum)
+    for planner in ("ilp", "auto"):
+        result = solve(problem, planner)
+        assert result.value == pytest.approx(optimum)
+        assert result.lower_bound <= optimum * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whole_plans_are_optimal_where_nodes_cost_nothing_or_are_full(seed: int) -> None:
+    """Against all plans: speeds of zero, storage and links one way, which `random_tiny` has not."""
+    rng = np.random.default_rng(seed)
+    problem = random_tiny(seed).replace(label_mix=math.inf)
+    held = problem.held
+    problem = problem.replace(
+        overlap="A",
+        batches="proportional",
+        seconds_per_sample=rng.choice([0.0, 0.2, 0.7, 3.0], problem.n),
+        storage=np.where(rng.random(problem.n) < 0.5, held + rng.integers(0, 4), np.inf),
+    )
+    result = solve(problem, "ilp", time_limit_s=20)
+    optimum = best_value(problem)
+    assert result.value == pytest.approx(optimum, rel=1e-6)
+    assert result.lower_bound <= optimum * (1 + 1e-9)

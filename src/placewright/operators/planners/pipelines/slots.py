@@ -212,8 +212,7 @@ def _add_cuts(
     backward = c.backward_bytes if c.diffmaxima else np.zeros(len(c.members))
     # One where some member is on the slot and some is not; one where some is on the slot and some
     # outside of the slot's cluster.
-    # They are whole wherever nodes are, and said to be: HiGHS 1.14 presolves others wrongly beside
-    # whole ones, and calls plans optimal that are not (its pull request 2961).
+    # They are whole wherever nodes are, and said to be.
     # What alone costs more than the start is in no better plan.
     prices = [c.moved_bytes[:, None] * price for price in (near, host - near)]
     cut, far = (
