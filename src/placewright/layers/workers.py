@@ -70,7 +70,7 @@ class Link:
         return Link(pairs, sizes, latency_s + sizes / each[:, None])
 
     def seconds(self, each_bytes: float, pairs: float = 1) -> float:
-        """Seconds of a message of `each_bytes` per pair, `pairs` of them at once."""
+        """Seconds of a message of `each_bytes` per pair, `pairs` of them at once; 0 of no bytes."""
         return float(self.times(np.array([each_bytes]), pairs)[0])
 
     def times(self, each_bytes: FloatArray, pairs: float = 1) -> FloatArray:

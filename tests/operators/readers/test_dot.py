@@ -40,7 +40,7 @@ lines */ DiGraph "g" {
 rankdir=LR, graph [label=<a <b>"{"</b>>] node [color=red]
 a [cpu=1. label="{ \\"a\\""] [gpu=.5]  // behind
 "b" + "c" [cpu="1e0"; gpu=2] "edge" [cpu=1,gpu=1,]
-a -> bc:n -> "edge" [bytes="1" + "e6"]
+a -> bc:n -> "edge" [bytes="1" + "e6", key=0]
 }"""
     )
     problem = placewright.read(f"dot:{path}?bandwidth=1e9")
@@ -73,6 +73,7 @@ def test_edges_that_are_given_twice(tmp_path: Path, kind: str, sent: float) -> N
         ("}", "a [label=<b>", "line 7 ends it"),
         ("node [", "/* node [", "line 2: got '/. node"),
         ("->", "--", "line 5: got '--'"),
+        ("load ->", "load-", "line 5: got '- "),
         ("cpu=0.2", "cpu=fast", "'cpu' must be a number"),
         ('"4e6"', "4e6", "must be a number"),
         ('load -> "to the left"', "load -> load", "its producer reads it"),

@@ -57,6 +57,7 @@ def test_communication_stands_behind_each_predecessor(tmp_path: Path) -> None:
     [
         ("  3  2  2  1  2\n", "  3  2  2  1\n", "fork.stg:5: has the wrong length"),
         ("  4  0  1  3\n", "", "has the wrong number of tasks"),
+        ("  3\n", "  3.5\n", "fork.stg:1: has no whole number of tasks"),
         ("  1  4", "  1  x", "fork.stg:3: must be numbers"),
         ("  1  4", "  1  -4", "fork.stg:3: must be numbers >= 0"),
         ("  3  2  2  1  2\n", "  3  2  2  1  9\n", "unknown operator 't9'"),

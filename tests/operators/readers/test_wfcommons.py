@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -114,3 +115,31 @@ def test_bad_files_are_refused(tmp_path: Path, old: str, new: str, words: str) -
     with pytest.raises(InputError, match=words) as error:
         read_wfcommons(written(tmp_path, json.loads(text)), CLUSTER)
     assert "flow.json" in error.value.where
+
+
+def test_the_size_of_a_file_is_what_its_writer_says(tmp_path: Path) -> None:
+    """Readers of old schemas may leave it out, or say another one."""
+    for said in (None, 25):
+        data = copy.deepcopy(OLD)
+        data["workflow"]["tasks"][1]["files"][0]["size"] = said
+        problem = read_wfcommons(written(tmp_path, data), CLUSTER)
+        assert 5.0 in problem.tensor_bytes.tolist()
+        assert 25.0 not in problem.tensor_bytes.tolist()
+
+
+def test_sizes_and_times_that_are_missing_or_two_are_refused(tmp_path: Path) -> None:
+    """A transfer would be free, or one of the two be taken."""
+    data = copy.deepcopy(NEW)
+    files = data["workflow"]["specification"]["files"]
+    files.append({"id": "mid", "sizeInBytes": 5})  # the same again says nothing else
+    read_wfcommons(written(tmp_path, data), CLUSTER)
+    files[-1]["sizeInBytes"] = 99
+    with pytest.raises(InputError, match=r"file 'mid': has two sizes \(5.0, 99.0\)"):
+        read_wfcommons(written(tmp_path, data), CLUSTER)
+    del files[:]
+    with pytest.raises(InputError, match="file 'mid': has no size"):
+        read_wfcommons(written(tmp_path, data), CLUSTER)
+    data = copy.deepcopy(NEW)
+    data["workflow"]["execution"]["tasks"].append({"id": "a1", "runtimeInSeconds": 7})
+    with pytest.raises(InputError, match="task 'a1': has two times"):
+        read_wfcommons(written(tmp_path, data), CLUSTER)

@@ -57,6 +57,7 @@ def read_dot(
         if len(ends) == 1:
             seconds.setdefault(ends[0], {}).update(found)
             continue
+        found.pop("key", None)  # which tells parallel edges of networkx apart
         for key in found:
             check_known("attribute", key, ("bytes",), where=at)
         for pair in pairwise(ends):
@@ -94,7 +95,8 @@ class _Token(NamedTuple):
 
 _SKIPPED = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/|(?<![^\n])#[^\n]*)*", re.DOTALL)
 _TOKEN = re.compile(
-    r'"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<word>-?[\w.]+)|(?P<mark>->|--|[][{}<;,:=+])', re.DOTALL
+    r'"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<word>[\w.]+|-[.\d][\w.]*)|(?P<mark>->|--|[][{}<;,:=+])',
+    re.DOTALL,
 )
 _NUMERAL = re.compile(r"-?(\.[0-9]+|[0-9]+(\.[0-9]*)?)")
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,7 +212,9 @@ class FileEntry(_TaskModel):
     """A file, and until schema 1.4 what a task does with it."""
 
     name: Annotated[str, Field(validation_alias=AliasChoices("id", "name"))]
-    nbytes: Annotated[Amount, Field(validation_alias=AliasChoices("sizeInBytes", "size"))] = 0.0
+    nbytes: Annotated[
+        Amount | None, Field(validation_alias=AliasChoices("sizeInBytes", "size"))
+    ] = None
     link: str = ""
     path: str = ""
 
@@ -275,7 +278,8 @@ def read_wfcommons(path: str | Path, cluster: Cluster) -> OperatorProblem:
     """Read a workflow of WfCommons (doi 10.1016/j.future.2021.09.043), schemas 1.0 to 1.5.
 
     Measured seconds are divided by the speed of each device. A file that a task writes is a tensor
-    which goes to all tasks that read it; files that no task writes are everywhere. A child that
+    which goes to all tasks that read it, of the size that its writer says (until schema 1.4, where
+    readers may say another one); files that no task writes are everywhere. A child that
     reads nothing of its parent waits for zero bytes; either of the two may name the other.
 
     Raises
@@ -306,6 +310,9 @@ def _problem(
         for file in task.outputs:
             some = [reader for reader in readers.get(file, ()) if reader != label]
             fed |= {(label, reader) for reader in some}
+            if some and file not in sizes:
+                hint = "give its bytes, 0 where it takes no time to send"
+                raise InputError("has no size", where=f"file {file!r}", hint=hint)
             builder.add_tensor(label, some, sizes.get(file, 0.0), name=f"{label}:{file}")
     for label, task in tasks.items():
         for parent in dict.fromkeys(task.parents):
@@ -318,6 +325,7 @@ def _read(entry: WorkflowEntry) -> tuple[dict[str, _Task], dict[str, float]]:
     """Tasks by name, and bytes of files by name."""
     if entry.specification is None:
         files = [file for task in entry.tasks for file in task.files]
+        files.sort(key=lambda file: file.link.lower().startswith("out"))  # the writer's size counts
         rows = [
             (task, task.seconds, _linked(task, "in"), _linked(task, "out")) for task in entry.tasks
         ]
@@ -325,6 +333,8 @@ def _read(entry: WorkflowEntry) -> tuple[dict[str, _Task], dict[str, float]]:
         files = entry.specification.files
         ran = entry.execution.tasks if entry.execution is not None else []
         seconds = {task.id or task.name: task.seconds for task in ran}
+        _refuse_two("task", "times", [(task.id or task.name, task.seconds) for task in ran])
+        _refuse_two("file", "sizes", [(file.place, file.nbytes) for file in files])
         rows = [
             (task, seconds.get(task.id or task.name), task.inputs, task.outputs)
             for task in entry.specification.tasks
@@ -334,13 +344,25 @@ def _read(entry: WorkflowEntry) -> tuple[dict[str, _Task], dict[str, float]]:
         label = task.id or task.name
         if not label or label in tasks:
             what = "is there twice" if label else "has neither id nor name"
-            raise InputError(what, where=f"task {label!r}", hint="correct it in the file")
+            raise InputError(what, where=f"task {label!r}", hint=_CORRECT)
         if took is None:
             hint = "an instance needs the seconds that each task took (runtimeInSeconds)"
             raise InputError("has no seconds", where=f"task {label!r}", hint=hint)
         tasks[label] = _Task(took, task.type or task.name, [], inputs, outputs)
     _join([task for task, *_ in rows], tasks)
-    return tasks, {file.place: file.nbytes for file in files}
+    sizes = {file.place: file.nbytes for file in files if file.nbytes is not None}
+    return tasks, sizes
+
+
+def _refuse_two(kind: str, what: str, given: Sequence[tuple[str, float | None]]) -> None:
+    """Refuse names that are given twice with other numbers."""
+    for name, count in Counter(name for name, _ in dict.fromkeys(given)).items():
+        if count > 1:
+            by = ", ".join(str(number) for other, number in given if other == name)
+            raise InputError(f"has two {what}", where=f"{kind} {name!r}", by=by[:60], hint=_CORRECT)
+
+
+_CORRECT = "correct it in the file"
 
 
 def _join(entries: Sequence[TaskEntry], tasks: Mapping[str, _Task]) -> None:
@@ -418,6 +440,9 @@ def read_stg(
     if not lines or len(lines[0][1]) != 1:
         raise InputError("must begin with the number of tasks", where=where, hint=_LOOK)
     count = int(lines[0][1][0])
+    if count != lines[0][1][0]:
+        by = f"got {lines[0][1][0]:g}"
+        raise InputError("has no whole number of tasks", where=lines[0][0], by=by, hint=_LOOK)
     if len(lines) - 1 not in (count, count + 2):
         by = f"{len(lines) - 1} lines for {count} tasks and two dummies"
         raise InputError("has the wrong number of tasks", where=where, by=by, hint=_LOOK)
