@@ -7,7 +7,7 @@
 The models are a CNN on JPEG files of unlike sizes, a text classifier with ragged lengths and a
 collate function of its own, and a tabular MLP on files of rows. Node a, the slowest, holds most
 samples, and almost all of two of the six kinds, which d does not have. `ROUNDS` times the plan of
-``auto`` runs, then LB-BSP and then nothing moves; a round measures the nodes' speeds first. The
+``auto`` runs, then LB-BSP, then steps of its sizes with weights, then nothing moves; a round measures the nodes' speeds first. The
 loss to reach is the largest of those that the three ways reach on the test files in that round.
 ``equal`` emulates speeds, moves by the plan, and compares with one process on the same batches,
 whose texts are padded to the longest of each, in double precision and in single. Beside it is what
@@ -235,7 +235,7 @@ def one_round(name: str, nodes: Path, test: Path) -> dict[str, dict[str, Any]]:
     )
     with placed:
         plan = placed.plan(time_limit_s=10).plan
-        runs = placed.run(plan, baselines=["lb-bsp", "none"])
+        runs = placed.run(plan, baselines=["lb-bsp", "weighted", "none"])
     loss = max(run.best_loss for run in runs)
     return {run.name: run.as_json(loss) | {"loss_to_reach": loss} for run in runs}
 

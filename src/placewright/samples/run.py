@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -45,7 +45,7 @@ from placewright.samples.training.train import Trained, train, training_orders
 
 EMULATED = "speeds of nodes and links"
 REAL = "nothing: CPU quotas and shaped links of a testbed"
-BASELINES = ("none", "lb-bsp", "proportional", "fedavg")
+BASELINES = ("none", "lb-bsp", "weighted", "proportional", "fedavg")
 
 
 SAME = 1e-5
@@ -234,9 +234,13 @@ def _known(number: float) -> float | None:
     return None if math.isnan(number) else number
 
 
+_SHARES: dict[str, Literal["speed", "weighted"]] = {"lb-bsp": "speed", "weighted": "weighted"}
+"""How the baselines that move nothing share a step."""
+
+
 def _recipe(name: str, recipe: Recipe) -> Recipe:
-    if name == "lb-bsp":
-        return replace(recipe, shares="speed")
+    if name in _SHARES:
+        return replace(recipe, shares=_SHARES[name], local_steps=1, whole_epochs=False)
     return replace(recipe, whole_epochs=True) if name == "fedavg" else recipe
 
 

@@ -134,7 +134,7 @@ def test_auto_is_never_above_accelerates_map(training: bool) -> None:
     assert stretches.feasible
     assert theirs.feasible or training
     for planner in ("auto(tolerance=0)", "auto"):
-        result = solve(problem, planner, time_limit_s=0.4)
+        result = solve(problem, planner, time_limit_s=4.0)  # kernels are loaded meanwhile
         best = min((c for c in result.candidates if c.fits), key=lambda c: c.value)
         known = Deployable().tolerance(problem, best.plan) if planner == "auto" else 0.0
         assert best.value <= stretches.value

@@ -10,11 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from placewright.errors import InputError
 from placewright.samples.data import Shard, deal
 from placewright.samples.plan import SamplePlan
 from placewright.samples.run import run
 from placewright.samples.training.job import SampleJob
-from placewright.samples.training.node_training import Epoch, Recipe, parts, steps_of
+from placewright.samples.training.node_training import (
+    Epoch,
+    Recipe,
+    node_weights,
+    parts,
+    steps_of,
+    visits_by_speed,
+)
 from placewright.samples.training.train import Trained, train
 from tests.samples.jobs import digits_job
 from tests.samples.tiny import tiny
@@ -94,13 +102,49 @@ def test_fewer_and_smaller_exchanges_still_learn(
     assert other.epochs[0].loss - other.epochs[-1].loss > 0.5 * fall
 
 
+def test_weighted_steps_are_those_of_one_node_with_weights(tmp_path: Path) -> None:
+    """On the batches that LB-BSP takes, to twelve digits."""
+    problem = tiny([90, 40, 7]).replace(seconds_per_sample=np.array([3.0, 1.0, 2.0]))
+    job = digits_job(137, precise=True)
+    recipe = replace(RECIPE, shares="weighted")
+    shards, _ = deal(problem, job.samples, tmp_path)
+    together = train(problem, shards, recipe, job, speed=1e6)
+    model, held = copy.deepcopy(job.model), [np.array(shard.samples()) for shard in shards]
+    optimizer, steps = torch.optim.SGD(model.parameters(), job.lr), steps_of(137, recipe.batch)
+    work = problem.seconds_per_sample
+    for epoch in range(recipe.epochs):
+        split = [visits_by_speed(held[i], work, i, recipe, steps, epoch) for i in range(3)]
+        for own in zip(*split, strict=True):
+            q = np.array([len(part) for part in own]) / sum(map(len, own))
+            share = np.sqrt(q * np.array([90, 40, 7]) / 137)
+            optimizer.zero_grad()
+            for part, weight in zip(own, share / share.sum(), strict=True):
+                rows = (job.samples.arrays(int(k)) for k in part)
+                x, y = (torch.from_numpy(np.stack(leaf)) for leaf in zip(*rows, strict=True))
+                (job.loss_fn(model(x), y) * float(weight)).backward()
+            optimizer.step()
+    for name, value in model.named_parameters():
+        apart = together.state[f"parameter:{name}"] - value.detach()
+        assert float(apart.abs().max()) < 1e-12
+
+
+def test_weights_of_nodes() -> None:
+    """One where a step takes of each node what it holds; none for a node without samples."""
+    assert node_weights([60, 30, 0], [4, 2, 0]).tolist() == [1.0, 1.0, 0.0]
+    weights = node_weights([90, 10], [5, 5])
+    assert weights[0] / weights[1] == pytest.approx(3.0)
+    assert weights.mean() == pytest.approx(1.0)
+    with pytest.raises(InputError, match="not exchanged have no weight"):
+        Recipe(shares="weighted", local_steps=2)
+
+
 def test_a_run_measures_plan_and_baselines() -> None:
     """Each on files of its own; only the plan and what the judge knows have predictions."""
     problem = tiny([60, 8], epochs=1)
     plan = SamplePlan(np.array([0]), np.array([1]), np.array([24]))
     runs = run(problem, plan, digits_job(68), recipe=Recipe(epochs=1), speed=50.0)
     by_name = {r.name: r for r in runs}
-    assert list(by_name) == ["plan", "none", "lb-bsp", "proportional", "fedavg"]
+    assert list(by_name) == ["plan", "none", "lb-bsp", "weighted", "proportional", "fedavg"]
     assert by_name["plan"].moved_samples == 24
     assert by_name["none"].move_s == 0.0
     assert by_name["lb-bsp"].predicted_s is None

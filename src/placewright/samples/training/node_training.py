@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from placewright.capturing.gradients import MESSAGES, BatchProgram, ProgramRun
 from placewright.capturing.update_rule import UpdateRule
 from placewright.capturing.updates import OPTIMIZER, Update
+from placewright.errors import InputError
 from placewright.io.arguments import Count, checked
 from placewright.io.tensor_files import write_tensors
 from placewright.numerics.arrays import FloatArray, IntArray
@@ -51,7 +52,8 @@ class Recipe:
         Of the order of samples, and of random numbers that the model draws.
     shares
         ``data``: a node's share of a step is its share of the samples. ``speed``: as many as
-        its speed allows, from what it has (LB-BSP).
+        its speed allows, from what it has (LB-BSP). ``weighted``: so many, too, and their gradients
+        count for more where the node's share of the samples is larger (`node_weights`).
     local_steps
         Steps between two exchanges; 1 exchanges gradients, more average parameters.
     compression
@@ -63,10 +65,19 @@ class Recipe:
     epochs: Count = 3
     batch: Count = 64
     seed: int = 0
-    shares: Literal["data", "speed"] = "data"
+    shares: Literal["data", "speed", "weighted"] = "data"
     local_steps: Count = 1
     compression: Literal["none", "fp16", "top10"] = "none"
     whole_epochs: bool = False
+
+    def __post_init__(self) -> None:
+        if self.shares == "weighted" and (self.local_steps > 1 or self.whole_epochs):
+            raise InputError(
+                "gradients that are not exchanged have no weight",
+                where="recipe: shares",
+                by="'weighted'",
+                hint="exchange in every step, or take 'speed'",
+            )
 
 
 def steps_of(total: int, batch: int) -> int:
@@ -101,7 +112,7 @@ def part_sizes(held: int, total: int, work: FloatArray, rank: int, recipe: Recip
 
     `held`, `total`: samples of the node, and of all.
     """
-    if recipe.shares == "speed":
+    if recipe.shares != "data":
         return {_by_speed(work, rank, recipe)} if held else set()
     least, more = divmod(held, steps_of(total, recipe.batch))
     return {least, least + (more > 0)} - {0}
@@ -110,6 +121,23 @@ def part_sizes(held: int, total: int, work: FloatArray, rank: int, recipe: Recip
 def _by_speed(work: FloatArray, rank: int, recipe: Recipe) -> int:
     speed = 1.0 / work
     return max(1, round(recipe.batch * float(speed[rank] / speed.sum())))
+
+
+def node_weights(held: Sequence[int], sizes: Sequence[int]) -> FloatArray:
+    """How much a sample of each node counts, one on average: shape (nodes,).
+
+    Proportional to ``sqrt(p / q)``, with p the node's share of the samples and q that of a step.
+    Weights of 1 leave the bias that samples of fast nodes are visited more often; those of p / q,
+    importance sampling, have none, but few samples with large weights make steps noisy. Their
+    square root lies between the two (H. Shimodaira, 2000, doi:10.1016/S0378-3758(00)00115-4,
+    lambda = 1/2).
+
+    `held`: samples of each node. `sizes`: those of a step, none where it has none.
+    """
+    p, q = (np.array(each) / sum(each) for each in (held, sizes))
+    weights = np.sqrt(np.divide(p, q, out=np.zeros(len(q)), where=q > 0))
+    scaled: FloatArray = weights / (weights * q).sum()
+    return scaled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,6 +168,8 @@ class TrainingOrder:
         Where the node writes the training state when it is done, empty for all but one.
     work
         Shape (nodes,): seconds per sample of every node.
+    weight
+        How much its gradients count, for each sample; see `node_weights`.
     first_epoch
         Where training goes on from.
     dies
@@ -163,6 +193,7 @@ class TrainingOrder:
     tests: tuple[BatchProgram, ...] = ()
     test: str = ""
     saved: str = ""
+    weight: float = 1.0
     first_epoch: int = 0
     dies: bool = False
 
@@ -332,7 +363,8 @@ class _NodePart:
         self.compute_s += computed - start
         self.visited += len(part)
         if together:
-            self.learner.step_together(self.dist, weight)
+            self.learner.gradient *= self.order.weight
+            self.learner.step_together(self.dist, weight * self.order.weight)
             due = True
         else:
             self.learner.step_alone(weight)

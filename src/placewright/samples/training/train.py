@@ -28,6 +28,7 @@ from placewright.samples.training.node_training import (
     NodeTraining,
     Recipe,
     TrainingOrder,
+    node_weights,
     part_sizes,
     steps_of,
 )
@@ -223,6 +224,9 @@ def training_orders(
     total, work = sum(held), problem.seconds_per_sample / speed
     steps = steps_of(total, recipe.batch)
     sizes = [part_sizes(held[i], total, work, i, recipe) for i in range(problem.n)]
+    weights = np.ones(problem.n)
+    if recipe.shares == "weighted":
+        weights = node_weights(held, [max(each, default=0) for each in sizes])
     job.renew()
     begun = folder / "state"
     write_tensors(begun, job.state() if state is None else state)
@@ -250,6 +254,7 @@ def training_orders(
             test=test,
             # One that has taken steps: without exchanges the others' optimizers have no state.
             saved=str(folder / "saved") if i == held.index(max(held)) else "",
+            weight=float(weights[i]),
         )
         for i in range(problem.n)
     ]
