@@ -7,8 +7,9 @@
 The models are a CNN on JPEG files of unlike sizes, a text classifier with ragged lengths and a
 collate function of its own, and a tabular MLP on files of rows. Node a, the slowest, holds most
 samples, and almost all of two of the six kinds, which d does not have. `ROUNDS` times the plan of
-``auto`` runs, then LB-BSP, then steps of its sizes with weights, then nothing moves; a round measures the nodes' speeds first. The
-loss to reach is the largest of those that the three ways reach on the test files in that round.
+``auto`` runs, then LB-BSP, then steps of its sizes with weights, then nothing moves; a round
+measures the nodes' speeds first. The loss to reach is the largest of those that the four ways reach
+on the test files in that round.
 ``equal`` emulates speeds, moves by the plan, and compares with one process on the same batches,
 whose texts are padded to the longest of each, in double precision and in single. Beside it is what
 one process alone differs by when the samples of each batch come in reverse order.

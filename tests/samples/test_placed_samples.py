@@ -339,6 +339,21 @@ def test_what_is_changed_between_two_trainings_counts() -> None:
         torch.testing.assert_close(found.detach(), plain.detach() - step, rtol=1e-12, atol=1e-14)
 
 
+def test_steps_that_are_shared_by_speed_have_no_prediction() -> None:
+    """Whatever nodes hold each takes half of a step; the recipe stays as it was."""
+    model, samples = regression()
+    recipe, before = Recipe(epochs=1, batch=10), copy.deepcopy(model)
+    given: Any = {"loss_fn": nn.MSELoss(), "recipe": recipe, "speed": 1e4}
+    with train_samples(model, samples, tiny([20, 10]), **given) as placed:
+        run = placed.train(placed.plan("none").plan, shares="weighted")
+        assert run.predicted_s is None
+        assert placed.recipe.shares == "data"
+        with pytest.raises(InputError, match="shares"):
+            placed.train(shares="wieghted")  # type: ignore[arg-type]
+    for found, first in zip(model.parameters(), before.parameters(), strict=True):
+        assert not torch.equal(found, first)
+
+
 def test_a_layer_that_rests_for_an_epoch_goes_on_with_its_momentum() -> None:
     """Frozen and thawed between epochs of an adaptive run, and in eager PyTorch."""
     model, samples = regression()

@@ -36,7 +36,7 @@ BaselinesOption = Annotated[
     typer.Option(
         "--baseline",
         metavar="NAME",
-        help="none, lb-bsp, proportional, fedavg; may be given several times; all without.",
+        help="none, lb-bsp, weighted, proportional, fedavg; several times; all without.",
     ),
 ]
 SlowOption = Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -340,7 +341,11 @@ class PlacedSamples:
 
     @checked
     def train(
-        self, plan: SamplePlan | str | Path | None = None, *, progress: Progress = silent
+        self,
+        plan: SamplePlan | str | Path | None = None,
+        *,
+        shares: Literal["data", "speed", "weighted"] | None = None,
+        progress: Progress = silent,
     ) -> SampleRun:
         """Move samples by a plan, train on all nodes, and write what was learned into the model.
 
@@ -348,6 +353,10 @@ class PlacedSamples:
         ----------
         plan
             Made by `plan` where none is given.
+        shares
+            How nodes share each step, in place of what the recipe says: ``data``, as they hold
+            samples; ``speed``, as their speeds allow, whatever they hold (LB-BSP); ``weighted``, so
+            too, and samples that are visited less often than they should be count for more.
 
         Raises
         ------
@@ -357,7 +366,9 @@ class PlacedSamples:
             A sample was lost, or a process died; the model is as it was.
         """
         found = self.plan(plan=plan) if plan is not None else self.plan(progress=progress)
-        (run,) = self.run(found.demand_finished().plan, baselines=(), progress=progress)
+        recipe = self.recipe if shares is None else replace(self.recipe, shares=shares)
+        own = PlacedSamples(self.problem, recipe, self.job, self.speed, self._up, ExitStack())
+        (run,) = own.run(found.demand_finished().plan, baselines=(), progress=progress)
         self.job.write_back(run.trained.state)
         return run
 

@@ -209,6 +209,7 @@ class _RunSetting:
         """Deal, move, train."""
         problem, speed, workers = self.problem, self.speed, self.workers
         how = _recipe(name, self.recipe)
+        known = how.shares == "data"  # which the judge is told of
         size = problem.sample_bytes if workers.real else 0.0
         with Scratch() as folder:
             shards, digests = deal(problem, self.job.samples, Path(folder), file_bytes=size)
@@ -218,7 +219,7 @@ class _RunSetting:
             trained = train(problem, shards, how, self.job, speed, workers=workers)
         return SampleRun(
             name=name,
-            predicted_s=predicted_s(problem, moves) if how is self.recipe else None,
+            predicted_s=predicted_s(problem, moves) if how is self.recipe and known else None,
             move_s=moved.move_s * speed if moved else 0.0,
             train_s=trained.train_s * speed,
             moved_samples=int(moves.count.sum()),
