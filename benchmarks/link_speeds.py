@@ -73,6 +73,13 @@ def fit_link(
     link: Link, *, shaped: bool, kinds: Sequence[str] = ("cpu", "cpu"), steps: int = 15
 ) -> LinkFit:
     """Send tensors of all `SIZES` between two devices of these kinds and fit a line."""
+    return fit_line(SIZES, time_messages(link, shaped=shaped, kinds=kinds, steps=steps))
+
+
+def time_messages(
+    link: Link, *, shaped: bool, kinds: Sequence[str] = ("cpu", "cpu"), steps: int = 15
+) -> FloatArray:
+    """Median seconds of one message of each of `SIZES` between two devices of these kinds."""
     source, target = kinds
     devices = (
         Device("a", kind=source, node="a"),
@@ -87,7 +94,8 @@ def fit_link(
         session.run(2)
         records = session.run(steps, watched=True)
     times = np.array([[t[3] - t[2] for t in sorted(r.logs[0].transfers)] for r in records])
-    return fit_line(SIZES, np.median(times, axis=0))
+    medians: FloatArray = np.median(times, axis=0)
+    return medians
 
 
 def _messages() -> tuple[Graph, dict[str, torch.Tensor]]:

@@ -238,8 +238,8 @@ def test_published_profiles(name: str) -> None:
     assert result.judgement.physical_s == pytest.approx(disk_s, abs=0.005)
 
 
-def test_sixteen_devices_take_less_than_a_second() -> None:
-    """As long as a user waits: enumeration grows with devices and layers."""
+def test_sixteen_devices_take_seconds_at_most() -> None:
+    """Some 0.5 s of CPU; enumeration, which grows with devices and layers, would take hours."""
     kinds = ("mac_metal", "linux", "android")
     devices = [
         ring_device(f"d{k}", kinds[k % 3], 200.0 + 10 * k if k % 3 < 2 else 0.0, hop_s=0.01 * k)
@@ -248,4 +248,4 @@ def test_sixteen_devices_take_less_than_a_second() -> None:
     p = tiny_ring(96, *devices, model=ring_model(96))
     began_s = time.process_time()
     assert solve(p).status is Status.OPTIMAL
-    assert time.process_time() - began_s < 1.5
+    assert time.process_time() - began_s < 10

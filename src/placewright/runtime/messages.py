@@ -241,8 +241,8 @@ DUE_BYTES = 8
 SEND_S, SEND_S_PER_BYTE = 4e-5, 5e-10
 """What a message over loopback takes by itself, until the sender has seen some of its own."""
 
-LEARNING = 0.2
-"""Weight of the latest message in what the sender knows of its own speed."""
+SENDS_KEPT = 8
+"""Latest messages by which a sender knows its own speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +345,7 @@ class GlooSender:
     _leaving: deque[dist.Work] = field(default_factory=deque)
     _known: dict[Message, _Outgoing] = field(default_factory=dict)
     _free_s: dict[int, float] = field(default_factory=dict)
-    _send_s_per_byte: float = SEND_S_PER_BYTE
+    _seen_s_per_byte: deque[float] = field(default_factory=lambda: deque(maxlen=SENDS_KEPT))
 
     def send(self, message: Message, tensor: torch.Tensor) -> None:
         """Let a tensor leave; returns before it has arrived."""
@@ -448,8 +448,10 @@ class GlooSender:
         begin_s = queued.begin_s
         if given.link is not None:
             # Sending takes time by itself, which ends when the link delivers: it begins so much
-            # earlier.
-            sleep_until(queued.due_s - SEND_S - given.size * self._send_s_per_byte)
+            # earlier. By the fastest of the latest: a receiver that was late, or a machine that was
+            # busy, makes no link faster than it was asked to be.
+            s_per_byte = min(tuple(self._seen_s_per_byte), default=SEND_S_PER_BYTE)
+            sleep_until(queued.due_s - SEND_S - given.size * s_per_byte)
         elif queued.moved.arrived is not None:  # of the way out of a GPU's memory, too
             begin_s = time.perf_counter() - queued.moved.seconds()
         start_s = time.perf_counter()
@@ -457,10 +459,7 @@ class GlooSender:
         end_s = time.perf_counter()
         self._log(given.message, begin_s, end_s)
         if given.size > SMALL_BYTES:
-            # A running mean: a receiver that is late for one message does not spoil the next ones
-            # for long.
-            seen = max(0.0, end_s - start_s - SEND_S) / given.size
-            self._send_s_per_byte += LEARNING * (seen - self._send_s_per_byte)
+            self._seen_s_per_byte.append(max(0.0, end_s - start_s - SEND_S) / given.size)
 
     def _log(self, message: Message, begin_s: float, end_s: float) -> None:
         self.log.append(Sent(message.tag, message.source, message.target, begin_s, end_s))
