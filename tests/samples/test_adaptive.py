@@ -44,7 +44,7 @@ def test_a_node_that_slows_down_gives_samples_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four times as slow from the second epoch on: planned before the third, nothing is lost."""
-    monkeypatch.setattr(samples_adaptive, "DRIFT", 1.0)  # a busy machine is slower, too
+    monkeypatch.setattr(samples_adaptive, "DRIFT", 2.0)  # a busy machine is slower, too
     job = adaptive(tmp_path, Disturbance(1, 0, 4.0))
     steps = job.run()
     assert [step.moved > 0 for step in steps[:3]] == [False, False, True]
@@ -54,7 +54,7 @@ def test_a_node_that_slows_down_gives_samples_away(
     assert held[0] < 25
     assert sum(held) == 120
     audit(job.shards, job.digests)
-    assert job.problem.seconds_per_sample[0] == pytest.approx(0.4, rel=0.5)
+    assert job.problem.seconds_per_sample[0] > 0.3
 
 
 def test_a_node_that_leaves_takes_only_its_own_samples_along(

@@ -131,5 +131,5 @@ def test_without_relays_nobody_waits_for_samples_of_others(tmp_path: Path) -> No
     sent = transfers_of(problem, ring)
     assert {first for transfer in sent for first in transfer.brought_by} == {-1}
     shards, digests = deal(problem, images(120, labels=np.repeat([0, 1], 60)), tmp_path)
-    move(problem, ring, shards, digests, speed=FAST, limit_s=20.0)
+    move(problem, ring, shards, digests, speed=FAST, limit_s=120.0)
     assert [len(shard.samples()) for shard in shards] == [40, 40, 40]

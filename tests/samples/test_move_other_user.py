@@ -58,7 +58,7 @@ class Moving(threading.Thread):
 
     def run(self) -> None:
         """Move."""
-        self.moved = move(self.problem, PLAN, self.shards, self.digests, speed=2.0, limit_s=30.0)
+        self.moved = move(self.problem, PLAN, self.shards, self.digests, speed=0.5, limit_s=120.0)
 
     def addresses(self) -> list[tuple[str, int]]:
         """Where the three nodes listen."""
@@ -71,7 +71,7 @@ class Moving(threading.Thread):
 
     def arrived(self) -> bool:
         """Whether every sample is where the plan wants it; `move` finds lost and damaged ones."""
-        self.join(timeout=40.0)
+        self.join(timeout=150.0)
         counts = [len(shard.samples()) for shard in self.shards]
         wanted = judge(self.problem, PLAN).held[:, 0].tolist()
         return self.moved is not None and counts == wanted

@@ -50,7 +50,7 @@ class Serving:
     def end(self, number: int = signal.SIGTERM) -> None:
         """End it."""
         self.process.send_signal(number)
-        self.process.wait(20)
+        self.process.wait(120)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -58,7 +58,7 @@ class Serving:
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: Any = None
     ) -> tuple[int, bytes]:
         """Status and body of the answer to a request with exactly these headers."""
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=20)
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=60)
         try:
             connection.request(method, path, body, dict(headers or {}))
             answer = connection.getresponse()

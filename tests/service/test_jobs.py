@@ -241,7 +241,8 @@ def test_workflows_of_a_database_hold_nothing_but_data(
     job = client.run("packing.plan", file=packing, planner="shuffled")
     job.wait(time_limit_s=LIMIT_S)
     with closing(sqlite3.connect(serving.folder / "service" / "workflows.sqlite")) as workflows:
-        ask, end_s = "select output from operation_outputs where workflow_uuid = ?", time.time() + 9
+        ask = "select output from operation_outputs where workflow_uuid = ?"
+        end_s = time.time() + 60
         while not (own := workflows.execute(ask, (job.id,)).fetchall()) and time.time() < end_s:
             time.sleep(0.05)
     assert [kept.deserialize(output) for (output,) in own] == ["done"]

@@ -32,7 +32,7 @@ def two_workers() -> LayerProblem:
 @pytest.fixture(scope="module")
 def results() -> list[Result]:
     """All plans of `auto` that can be executed."""
-    return list(executables(two_workers(), "auto", lambda plan: None, time_limit_s=0.5))
+    return list(executables(two_workers(), "auto", lambda plan: None, time_limit_s=10))
 
 
 def test_of_every_shape_the_best_is_tried(

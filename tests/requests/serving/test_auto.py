@@ -104,7 +104,7 @@ def test_a_server_decides_by_what_it_has_chosen_then_by_what_comes(
         assert "before" not in dispatcher.decided_by
         for _ in range(50):
             infer(running, body())
-        until(lambda: "before" in dispatcher.decided_by)
+        until(lambda: "before" in dispatcher.decided_by, 300)
         facts = dispatcher.decided_by
         assert 40 <= facts["requests"] <= 50
         assert facts["value"] >= facts["before"] > 0.5

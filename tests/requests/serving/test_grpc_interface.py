@@ -59,7 +59,7 @@ def running(certificate: tuple[Path, Path]) -> Iterator[Running]:
         tls_key=key,
         token="a-token-of-clients",
         origins=("https://example.org",),
-        limits=HttpLimits(body_s=1.0, bodies_bytes=32 << 20),  # one message at a time
+        limits=HttpLimits(body_s=3.0, bodies_bytes=32 << 20),  # one message at a time
     )
     with serve([family()], {"a": 1.0}, options) as found:
         yield found
@@ -235,7 +235,7 @@ def test_messages_that_arrive_share_the_memory_of_bodies(triton: Any) -> None:
         """For a call that has begun; on a busy machine that may come second."""
         silent = (b"" for _ in range(1) if never.wait(20))
         begun = triton._channel.stream_unary(path).future(silent, **told)
-        time.sleep(0.3)
+        time.sleep(1.0)
         triton.infer("double", [asked(np.ones((1, 4), np.float32))], headers=HEADERS)
         return bool(begun.done()) and begun.code() == grpc.StatusCode.DEADLINE_EXCEEDED
 

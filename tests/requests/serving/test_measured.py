@@ -211,20 +211,20 @@ def test_a_server_chooses_for_the_requests_of_its_own_log(tmp_path: Path) -> Non
     with serve([family()], {"a": 1.0}, ServingOptions(port=0, log=log)) as running:
         rows = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
         rows |= {"shape": [2, 4], "data": 2 * rows["data"]}  # each is one for a policy
-        for milliseconds in (500, 700):
+        for milliseconds in (5000, 7000):
             needs = {"deadline_ms": milliseconds, "time_sensitivity": 0.9}
             body = {"inputs": [rows], "parameters": needs | {"accuracy_sensitivity": 0.2}}
             request = urllib.request.Request(
                 f"{running.url}/v2/models/double/infer", json.dumps(body).encode()
             )
-            urllib.request.urlopen(request, timeout=10).close()
+            urllib.request.urlopen(request, timeout=60).close()
         service = running.dispatcher.service
     found = _expected(log)
-    assert found.stream.deadline_s.tolist() == pytest.approx([0.5, 0.5, 0.7, 0.7])
+    assert found.stream.deadline_s.tolist() == pytest.approx([5.0, 5.0, 7.0, 7.0])
     assert found.stream.time_sensitivity.tolist() == [0.9] * 4
     assert found.stream.accuracy_sensitivity.tolist() == [0.2] * 4
     assert streams_like(found, service)[0].stream.deadline_s[:5].tolist() == pytest.approx(
-        [0.5, 0.5, 0.7, 0.7, 0.5]
+        [5.0, 5.0, 7.0, 7.0, 5.0]
     )
     assert _learned(log, [family()]) is None
     log.write_text(250 * log.read_text(encoding="utf-8"), encoding="utf-8")

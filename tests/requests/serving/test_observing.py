@@ -99,18 +99,18 @@ def test_an_answer_that_takes_long_to_write_is_late(
     written = protocol._numbers
 
     async def slowly(values: Array) -> str:
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(2.8)
         return await written(values)
 
     log = tmp_path / "log.jsonl"
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
-    body = json.dumps({"inputs": [tensor], "parameters": {"deadline_ms": 500}}).encode()
+    body = json.dumps({"inputs": [tensor], "parameters": {"deadline_ms": 2500}}).encode()
     with serve([family()], {"a": 1.0}, ServingOptions(port=0, log=log)) as running:
         monkeypatch.setattr(protocol, "_numbers", slowly)
         with urllib.request.urlopen(f"{running.url}/v2/models/double/infer", body) as answer:
             parameters = json.load(answer)["parameters"]
         assert not parameters["in_time"]
-        assert parameters["latency_ms"] > 600
+        assert parameters["latency_ms"] > 2800
         assert parameters["slack_ms"] < -100
         assert running.observer.totals == {"late": 1}
         assert running.observer.summary()["effective_accuracy"] == 0
@@ -118,4 +118,4 @@ def test_an_answer_that_takes_long_to_write_is_late(
         assert b'seconds_bucket{le="0.5",model="double"} 0.0' in running.observer.metrics()
     (line,) = [json.loads(line) for line in log.read_text().splitlines()]
     assert line["end_s"] < line["due_s"] < line["answered_s"]
-    assert recent_requests(log)["percentiles_s"]["p50"] > 0.6
+    assert recent_requests(log)["percentiles_s"]["p50"] > 2.8

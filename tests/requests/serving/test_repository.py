@@ -80,10 +80,11 @@ def asked_during(running: Running, change: Callable[[], None]) -> tuple[list[flo
     for each in clients:
         each.start()
     try:
-        time.sleep(0.2)
+        until(lambda: len(seen) > 20 or bool(failed))
         change()
         seen.append(0.0)
-        time.sleep(0.2)
+        at = len(seen)
+        until(lambda: len(seen) > at + 10 or bool(failed))
     finally:
         ends.set()
         for each in clients:

@@ -43,7 +43,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Two servers of one family."""
     log = tmp_path_factory.mktemp("serving") / "log.jsonl"
     options = ServingOptions(
-        port=0, log=log, most_waiting=40, limits=HttpLimits(body_bytes=20_000, body_s=0.5)
+        port=0, log=log, most_waiting=40, limits=HttpLimits(body_bytes=20_000, body_s=3.0)
     )
     with serve([family()], {"a": 1.0, "b": 0.5}, options) as found:
         yield found
@@ -82,9 +82,9 @@ def many(running: Running, count: int, data: bytes) -> list[tuple[int, dict[str,
         return list(pool.map(lambda _: infer(running, data), range(count)))
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
     """Wait for something that happens soon."""
-    end_s = time.monotonic() + 60
+    end_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end_s
         time.sleep(0.02)
@@ -244,11 +244,11 @@ def test_clients_that_send_no_request_are_sent_away(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing, half a head, an endless head: each is refused; too many connections, too."""
-    monkeypatch.setattr(connections, "HEAD_S", 0.3)
     host, port = running.url[7:].split(":")
     half = b"POST /v2/models/double/infer HTTP/1.1\r\nhost: localhost\r\n"
     long = half + b"x: " + b"a" * 70_000
     for data, status in ((b"", 408), (half, 408), (long, 431), (long + b"\r\n\r\n", 431)):
+        monkeypatch.setattr(connections, "HEAD_S", 0.3 if status == 408 else 10.0)
         with socket.create_connection((host, int(port))) as link:
             link.sendall(data)
             answer = link.makefile("rb").read()
@@ -323,8 +323,9 @@ def test_no_row_is_lost_when_workers_die(running: Running) -> None:
         for pid in pids[:2]:
             os.kill(pid, signal.SIGSTOP)  # type: ignore[arg-type]
         answers = pool.submit(lambda: [many(running, 20, body(30_000)) for _ in range(4)])
-        until(lambda: running.dispatcher.under_way > 0)
-        os.kill(pids[0], signal.SIGKILL)  # type: ignore[arg-type]
+        until(lambda: running.dispatcher.under_way > 0 or answers.done())
+        with suppress(ProcessLookupError):  # replaced by now
+            os.kill(pids[0], signal.SIGKILL)  # type: ignore[arg-type]
         found = [each for group in answers.result() for each in group]
     assert [status for status, _, _ in found] == [200] * 80
     assert all(answer["outputs"][0]["data"] == [2, 4, 6, 8] for _, _, answer in found)
@@ -337,7 +338,7 @@ def test_a_worker_that_is_continued_answers_once(running: Running) -> None:
     """Stopped for a moment, workers go on; stopped for long, they are replaced and silent."""
     fleet = running.dispatcher.fleet
     slots = [slot for slot in fleet.slots if slot.active]
-    for pause_s in (0.1, 1.0):
+    for long in (False, True):
         before, restarts = running.observer.totals.total(), sum(slot.restarts for slot in slots)
         pids = [slot.process.pid for slot in slots]
         with ThreadPoolExecutor(1) as pool:
@@ -345,7 +346,8 @@ def test_a_worker_that_is_continued_answers_once(running: Running) -> None:
                 os.kill(pid, signal.SIGSTOP)  # type: ignore[arg-type]
             answers = pool.submit(lambda: [many(running, 10, body(30_000)) for _ in range(4)])
             until(lambda: running.dispatcher.under_way > 0)
-            time.sleep(pause_s)
+            while long and sum(slot.restarts for slot in slots) == restarts:
+                time.sleep(0.02)
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)  # type: ignore[arg-type]
@@ -425,7 +427,7 @@ def test_log_has_every_request_once(running: Running) -> None:
 
 def test_drain_token_and_overload(tmp_path: Path) -> None:
     """Without a token nobody gets in; at the end what is here is answered, and nothing new."""
-    options = ServingOptions(port=0, token="0123456789abcdef", most_batch=1)
+    options = ServingOptions(port=0, token="0123456789abcdef", most_batch=1, drain_s=120.0)
     slow = family(matmuls=(10, 20))
     with serve([slow], {"a": 1.0}, options) as running:
         assert call(running, "GET", "/v2/health/live")[0] == 200
@@ -631,8 +633,11 @@ def test_requests_of_clients_that_left_are_not_computed(tmp_path: Path) -> None:
     assert [line["status"] for line in lines].count(499) == 4
 
 
-def test_every_request_that_was_read_is_answered_at_the_end() -> None:
+def test_every_request_that_was_read_is_answered_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Clients that ask again and again read answers, and then find nobody: no reset in between."""
+    monkeypatch.setattr(connections, "LAST_S", 3.0)  # a busy machine's clients are slow to ask
     outcomes: Counter[str] = Counter()
     ended = threading.Event()
 

@@ -37,7 +37,7 @@ def test_a_stopped_worker_is_given_up_however_much_it_is_told() -> None:
         rescue = threading.Timer(20.0, stopped.kill)  # fails the test, instead of hanging in it
         rescue.start()
         with pytest.raises(WorkerError, match="device 'b': no answer in time"):
-            group.order_all("append_file", UNREAD, limit_s=1.0)
+            group.order_all("append_file", UNREAD, limit_s=2.5)
         rescue.cancel()
     assert not any(p.is_alive() for p in group.processes)
 

@@ -30,7 +30,7 @@ def test_a_worker_that_does_not_connect_in_time_is_named(monkeypatch: pytest.Mon
     specs = [replace(spec, session="2") for spec in worker_specs(DUO, hosts)]
     agents = [[Channel(end, CONTROL) for end in Pipe()] for _ in specs]
     group = TorchrunGroup(specs, hosts, [Agent(coordinator) for coordinator, _ in agents], listener)
-    monkeypatch.setattr(TorchrunGroup, "start_limit_s", 0.5)
+    monkeypatch.setattr(TorchrunGroup, "start_limit_s", 3.0)
     calls = [call_coordinator(listener.port, b"secret", who) for who in (("1", 0), ("2", 1))]
     with pytest.raises(WorkerError, match="device 'a': no answer in time"):
         group.start()
