@@ -26,9 +26,10 @@ def __getattr__(name: str) -> Any:
 
     with collector_paused():
         try:
-            return getattr(import_module(_HOME[name]), name)
+            found = getattr(import_module(_HOME[name]), name)
         except ModuleNotFoundError as error:
             raise MissingDependencyError.of(error, f"placewright.{name}") or error from None
+    return globals().setdefault(name, found)  # looked for here once
 
 
 def __dir__() -> list[str]:
