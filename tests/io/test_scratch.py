@@ -69,6 +69,25 @@ def test_ctrl_c_while_it_is_made_or_removed_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def test_ctrl_c_again_and_again_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torchrun sends one to its ranks for each that the terminal sends to all."""
+    really, left = scratch._empty, [1, 2, 3]
+
+    def pressed(folder: Path) -> None:
+        if left:
+            left.pop()
+            raise KeyboardInterrupt
+        really(folder)
+
+    folder = Scratch(str(tmp_path))
+    monkeypatch.setattr(scratch, "_empty", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        folder.cleanup()
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_that_is_still_written_to_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

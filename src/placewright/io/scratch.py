@@ -175,14 +175,17 @@ def _locked(path: Path) -> Iterator[None]:
 def _end(folder: Path, lock: Sequence[IO[str]], owner: int) -> None:
     if os.getpid() != owner:
         return
-    try:
-        _remove(folder)
-    except KeyboardInterrupt:  # this is not called a second time
-        _remove(folder)
-        raise
-    finally:
-        for each in lock:
-            each.close()
+    interrupted: list[KeyboardInterrupt] = []
+    while len(interrupted) < TRIES:
+        try:
+            _remove(folder)
+            break
+        except KeyboardInterrupt as error:  # torchrun repeats each Ctrl-C; this is not called again
+            interrupted.append(error)
+    for each in lock:
+        each.close()
+    if interrupted:
+        raise interrupted[0]
 
 
 def _remove(folder: Path) -> None:
